@@ -1,0 +1,43 @@
+package normalize
+
+import "log/slog"
+
+// Address is a normalized address, and Parse is the only way to get one (but for Restore, which reads back
+// what was stored). The zero value is no address. It is comparable; two are equal when their normalized text is.
+//
+// It prints as a redaction by every common route, so that it can't reach a log or an error by accident; Text
+// is the deliberate way to the full text.
+type Address struct {
+	local, domain string
+}
+
+// Text returns the normalized address: local part in UTF-8 (NFC, lower case), domain as A-labels.
+func (a Address) Text() string {
+	if a == (Address{}) {
+		return ""
+	}
+	return a.local + "@" + a.domain
+}
+
+// Local returns the normalized local part.
+func (a Address) Local() string { return a.local }
+
+// Domain returns the normalized domain, as A-labels in lower case without a trailing dot.
+func (a Address) Domain() string { return a.domain }
+
+// IsZero says whether a holds no address.
+func (a Address) IsZero() bool { return a == Address{} }
+
+const redacted = "[address]"
+
+// String redacts.
+func (a Address) String() string { return redacted }
+
+// GoString redacts, for %#v.
+func (a Address) GoString() string { return redacted }
+
+// LogValue redacts.
+func (a Address) LogValue() slog.Value { return slog.StringValue(redacted) }
+
+// MarshalJSON redacts: an address goes on the wire only where Text is asked for.
+func (a Address) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }

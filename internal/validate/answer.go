@@ -1,0 +1,85 @@
+package validate
+
+import (
+	"errors"
+	"time"
+
+	"validator-gw/internal/verdict"
+)
+
+// Errors that the API maps to status codes. None holds an address.
+var (
+	// ErrUnknownFlow: the request names a flow that the settings do not have.
+	ErrUnknownFlow = errors.New("unknown flow")
+	// ErrUnknownID: no check has this id, or it is no longer kept.
+	ErrUnknownID = errors.New("unknown id")
+	// ErrNotDurable: there is no answer and nothing durable could be written. See NotDurable for the id.
+	ErrNotDurable = errors.New("no answer and nothing durable could be written")
+	// ErrSaturated: the gateway has as many requests in work as it takes.
+	ErrSaturated = errors.New("gateway is full")
+)
+
+// NotDurable is ErrNotDurable with what is known of the row. Ask with errors.As; errors.Is(err, ErrNotDurable)
+// holds too.
+type NotDurable struct {
+	// ID is set only when a commit was sent and its outcome is unknown: the row may be found under it.
+	ID  string
+	Err error // the store's error, without an address
+}
+
+// Error says what happened, without the id.
+func (e *NotDurable) Error() string { return ErrNotDurable.Error() + ": " + e.Err.Error() }
+
+// Unwrap gives both ErrNotDurable and the store's error.
+func (e *NotDurable) Unwrap() []error { return []error{ErrNotDurable, e.Err} }
+
+// Request is one address to validate, as the API hands it over.
+type Request struct {
+	// Raw is the text as typed. It is never logged.
+	Raw string
+	// Flow is the name of a flow in the settings; empty means "signup".
+	Flow string
+	// Client is the name of the caller's key.
+	Client string
+	// Callback is the name of a configured callback, or empty.
+	Callback string
+	// Budget caps the flow's budget; 0 means the flow's own. Clamped to 300-950 ms.
+	Budget time.Duration
+	// RequestID is the X-Request-Id, for log lines.
+	RequestID string
+}
+
+// Answer is what the caller is told. It holds the address: it goes on the wire to that caller and nowhere else.
+type Answer struct {
+	// ID names the check; empty for a local refusal, which checked nothing.
+	ID       string
+	Status   verdict.Status
+	Decision Decision
+	Reason   verdict.Reason
+	Reasons  []verdict.Reason
+	// Normalized is empty when the text can't be an address, or once the address is erased (status only).
+	Normalized string
+	// Suggestion is a better spelling, or empty. It never changes Normalized.
+	Suggestion string
+	Flags      verdict.Flags
+	Attempts   int
+	Source     verdict.Source
+	Provider   string
+	// CheckedAt is zero while nothing is known.
+	CheckedAt time.Time
+	Age       time.Duration
+	Stale     bool
+	// NextCheckAt and PollAfter are set while Status is needs_review.
+	NextCheckAt time.Time
+	PollAfter   time.Duration
+	// Trail is set by Status only.
+	Trail []verdict.Attempt
+
+	// The rest is for the log line and the metrics, not for the wire.
+
+	Fingerprint string        // prefix only
+	Backoff     time.Duration // slept between attempts
+	Flow        string
+	// Erased says that the check had an address that is erased now.
+	Erased bool
+}

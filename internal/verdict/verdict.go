@@ -1,0 +1,212 @@
+// Package verdict holds the nouns that the other packages pass to one another: what is known about an
+// address (Verdict), what one check of the upstream brought (Outcome), and the closed sets of words used
+// for both. It has no behaviour beyond small questions on those values and imports the standard library only.
+//
+// No value in this package ever holds an address: a suggestion is kept as its domain, or sealed.
+package verdict
+
+import (
+	"strconv"
+	"time"
+)
+
+// Status is what a caller is told about an address. The words are those of openapi.yaml.
+type Status string
+
+// The five statuses. Valid, Invalid and Risky come from the upstream (Invalid also from local syntax),
+// NeedsReview is work that goes on, Unresolved is work that was given up and is never to be treated as verified.
+const (
+	Valid       Status = "valid"
+	Invalid     Status = "invalid"
+	Risky       Status = "risky"
+	NeedsReview Status = "needs_review"
+	Unresolved  Status = "unresolved"
+)
+
+// Statuses lists every status, for metrics that are set to zero at start.
+var Statuses = []Status{Valid, Invalid, Risky, NeedsReview, Unresolved}
+
+// Final says whether the gateway has stopped working on it.
+func (s Status) Final() bool {
+	return s == Valid || s == Invalid || s == Risky || s == Unresolved
+}
+
+// Source says where an answer came from. The words are those of openapi.yaml.
+type Source string
+
+// The sources: the upstream asked for this request, a flight shared with another request, a cached verdict,
+// the background loop, local syntax, and nothing yet.
+const (
+	FromUpstream Source = "upstream"
+	FromFlight   Source = "flight"
+	FromCache    Source = "cache"
+	FromReview   Source = "review"
+	FromLocal    Source = "local"
+	FromNone     Source = "none"
+)
+
+// Sources lists every source, for metrics that are set to zero at start.
+var Sources = []Source{FromUpstream, FromFlight, FromCache, FromReview, FromLocal, FromNone}
+
+// Tri is a fact that may be unknown. The zero value is Unknown and reads null in JSON.
+type Tri uint8
+
+// The three states of a fact.
+const (
+	Unknown Tri = iota
+	False
+	True
+)
+
+// Known turns a boolean into a Tri.
+func Known(b bool) Tri {
+	if b {
+		return True
+	}
+	return False
+}
+
+// Ptr returns nil for Unknown, as JSON wants it.
+func (t Tri) Ptr() *bool {
+	if t == Unknown {
+		return nil
+	}
+	b := t == True
+	return &b
+}
+
+// MarshalJSON writes true, false or null.
+func (t Tri) MarshalJSON() ([]byte, error) {
+	switch t {
+	case True:
+		return []byte("true"), nil
+	case False:
+		return []byte("false"), nil
+	default:
+		return []byte("null"), nil
+	}
+}
+
+// UnmarshalJSON reads true, false or null; anything else is an error.
+func (t *Tri) UnmarshalJSON(b []byte) error {
+	switch string(b) {
+	case "null":
+		*t = Unknown
+		return nil
+	default:
+		v, err := strconv.ParseBool(string(b))
+		if err != nil {
+			return err
+		}
+		*t = Known(v)
+		return nil
+	}
+}
+
+// Flags are facts beside the status; each may be unknown.
+type Flags struct {
+	Disposable   Tri `json:"disposable"`
+	Role         Tri `json:"role"`
+	Free         Tri `json:"free"`
+	CatchAll     Tri `json:"catch_all"`
+	MailboxFull  Tri `json:"mailbox_full"`
+	SMTPUTF8     Tri `json:"smtputf8"`
+	Subaddressed Tri `json:"subaddressed"`
+	MixedScript  Tri `json:"mixed_script"`
+}
+
+// Over returns f with every known fact of g taken over: what the upstream says beats what a local list says.
+func (f Flags) Over(g Flags) Flags {
+	pick := func(a, b Tri) Tri {
+		if b != Unknown {
+			return b
+		}
+		return a
+	}
+	return Flags{
+		Disposable:   pick(f.Disposable, g.Disposable),
+		Role:         pick(f.Role, g.Role),
+		Free:         pick(f.Free, g.Free),
+		CatchAll:     pick(f.CatchAll, g.CatchAll),
+		MailboxFull:  pick(f.MailboxFull, g.MailboxFull),
+		SMTPUTF8:     pick(f.SMTPUTF8, g.SMTPUTF8),
+		Subaddressed: pick(f.Subaddressed, g.Subaddressed),
+		MixedScript:  pick(f.MixedScript, g.MixedScript),
+	}
+}
+
+// Suggestion is a better spelling that the upstream offered, kept without the address: as the suggested
+// domain when the local part stays as it is, else sealed (encrypted). At most one of the two is set.
+type Suggestion struct {
+	Domain string `json:"domain,omitempty"`
+	Sealed []byte `json:"sealed,omitempty"`
+}
+
+// Verdict is one final word on one address, in the form in which it is cached and stored. It is immutable
+// once made: share it freely, change a copy.
+type Verdict struct {
+	// ID names the check that found it (UUIDv7, canonical text).
+	ID      string   `json:"id"`
+	Status  Status   `json:"status"`
+	Reason  Reason   `json:"reason"`
+	Reasons []Reason `json:"reasons,omitempty"`
+	Flags   Flags    `json:"flags"`
+	// Suggestion is the upstream's; a local one is made anew for each request.
+	Suggestion Suggestion `json:"suggestion,omitzero"`
+	// Attempts counts the calls to the upstream that this check took, the answered one included.
+	Attempts int `json:"attempts"`
+	// Provider is the profile's name, such as verimail_v3; empty for an unresolved verdict that no provider gave.
+	Provider string `json:"provider,omitempty"`
+	// CheckedAt is when the upstream answered.
+	CheckedAt time.Time `json:"checked_at"`
+	// SoftUntil and HardUntil end its freshness and its life; cache.Put sets both.
+	SoftUntil time.Time `json:"soft_until"`
+	HardUntil time.Time `json:"hard_until"`
+}
+
+// Attempt is one line of a check's trail: one call to the upstream, or one reason not to call.
+type Attempt struct {
+	At time.Time `json:"at"`
+	// Outcome is one of AttemptOutcomes.
+	Outcome string `json:"outcome"`
+	// HTTPStatus is 0 when no response was read.
+	HTTPStatus        int    `json:"http_status,omitempty"`
+	LatencyMS         int64  `json:"latency_ms"`
+	UpstreamRequestID string `json:"upstream_request_id,omitempty"`
+}
+
+// Cause says whose side holds an answer up; it chooses the ladder on which a review is tried again.
+type Cause string
+
+// The causes of a missing answer.
+const (
+	// CauseUpstream: the upstream as a whole, or our own limits towards it. Does not use up attempts.
+	CauseUpstream Cause = "upstream"
+	// CauseMailbox: the mailbox's own server (greylisted, full, temporary). Three, then Unresolved.
+	CauseMailbox Cause = "mailbox"
+	// CauseUnusable: an answer came that can't be used (unmapped, contradictory, soft error). Eight, then dead.
+	CauseUnusable Cause = "unusable"
+)
+
+// Causes lists every cause.
+var Causes = []Cause{CauseUpstream, CauseMailbox, CauseUnusable}
+
+// Outcome is what one check of the upstream brought: a final Verdict, or the reason why there is none. Not
+// having an answer is a value here and not an error, since it is always recorded and never just reported.
+type Outcome struct {
+	// Verdict is final, or has Status NeedsReview with Reason saying why. Its expiries are not set yet.
+	Verdict Verdict
+	// Cause is set when the verdict is not final.
+	Cause Cause
+	// NotBefore is the earliest moment at which asking again makes sense; zero when nobody said.
+	NotBefore time.Time
+	// Trail has one entry a call, oldest first.
+	Trail []Attempt
+	// Backoff is the time slept between attempts.
+	Backoff time.Duration
+	// Sent counts the calls that reached the wire; 0 means that a gate, the breaker or the limiter said no.
+	Sent int
+}
+
+// Final says whether the outcome holds a final verdict.
+func (o Outcome) Final() bool { return o.Verdict.Status.Final() }
