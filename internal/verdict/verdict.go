@@ -210,3 +210,59 @@ type Outcome struct {
 
 // Final says whether the outcome holds a final verdict.
 func (o Outcome) Final() bool { return o.Verdict.Status.Final() }
+
+// Class says who waits for a check; it chooses the time budget, the retries and the share of the rate.
+type Class uint8
+
+// The classes.
+const (
+	// Interactive: a person waits.
+	Interactive Class = iota
+	// Background: the revalidation loop.
+	Background
+)
+
+// Classes lists every class.
+var Classes = []Class{Interactive, Background}
+
+// String returns the class's name, as metrics carry it.
+func (c Class) String() string {
+	if c == Background {
+		return "background"
+	}
+	return "interactive"
+}
+
+// Plan says what one check may cost.
+type Plan struct {
+	Class Class
+	// Until is when the caller stops waiting: no attempt, sleep or booking that would not fit begins. A call
+	// that is on the wire by then is waited for until the context ends, since it is billed already.
+	Until time.Time
+	// MaxRetries bounds the attempts after the first.
+	MaxRetries int
+}
+
+// Outcomes of one attempt, as the trail, the log and the metrics name them.
+const (
+	AttemptAnswered  = "answered"  // a verdict
+	AttemptPending   = "pending"   // the upstream is still at work
+	AttemptTransient = "transient" // the mailbox's side could not say
+	AttemptUnusable  = "unusable"  // an answer that could not be used
+	AttemptThrottled = "throttled" // 429
+	AttemptQuota     = "quota"     // 402, 403
+	AttemptAuth      = "auth"      // 401
+	AttemptRefused   = "refused"   // another 4xx
+	AttemptFault     = "fault"     // 5xx
+	AttemptBadBody   = "bad_body"  // 2xx that is not what was agreed
+	AttemptNetwork   = "network"   // connect, TLS, reset
+	AttemptTimeout   = "timeout"   // silent until the end
+	AttemptCancelled = "cancelled" // we gave up on it: shutdown
+	AttemptNotSent   = "not_sent"  // breaker, gate or limiter
+)
+
+// AttemptOutcomes lists every outcome of an attempt.
+var AttemptOutcomes = []string{
+	AttemptAnswered, AttemptPending, AttemptTransient, AttemptUnusable, AttemptThrottled, AttemptQuota, AttemptAuth,
+	AttemptRefused, AttemptFault, AttemptBadBody, AttemptNetwork, AttemptTimeout, AttemptCancelled, AttemptNotSent,
+}

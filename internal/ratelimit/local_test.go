@@ -1,0 +1,129 @@
+package ratelimit
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func limits(l Limits) func() Limits { return func() Limits { return l } }
+
+func TestLocalStartsEmptyAndFills(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLocal(limits(Limits{Rate: 10, Burst: 5}))
+		if _, ok := l.TakeInteractive(0); ok {
+			t.Fatal("a new bucket granted at once, want it to start empty")
+		}
+		time.Sleep(time.Second)
+		got := 0
+		for {
+			if _, ok := l.TakeInteractive(0); !ok {
+				break
+			}
+			got++
+		}
+		if got != 5 {
+			t.Errorf("a full bucket granted %d at once, want its burst of 5", got)
+		}
+	})
+}
+
+func TestLocalBooksWithinTheWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLocal(limits(Limits{Rate: 20, Burst: 1}))
+		time.Sleep(time.Second)
+		wantWaits := []time.Duration{0, 50 * time.Millisecond, 100 * time.Millisecond}
+		for i, want := range wantWaits {
+			wait, ok := l.TakeInteractive(100 * time.Millisecond)
+			if !ok || wait != want {
+				t.Errorf("grant %d: wait %v, %v, want %v, true", i, wait, ok, want)
+			}
+		}
+		if _, ok := l.TakeInteractive(100 * time.Millisecond); ok {
+			t.Error("a grant beyond the wait was booked")
+		}
+	})
+}
+
+func TestBackgroundLeavesTheReserve(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLocal(limits(Limits{Rate: 10, Burst: 10, Reserve: 0.5}))
+		time.Sleep(time.Minute)
+		background := 0
+		for l.TakeBackground() {
+			background++
+		}
+		interactive := 0
+		for {
+			if _, ok := l.TakeInteractive(0); !ok {
+				break
+			}
+			interactive++
+		}
+		if background != 5 || interactive != 5 {
+			t.Errorf("background got %d, interactive then %d, want 5 and 5", background, interactive)
+		}
+	})
+}
+
+func TestInteractiveFloodLeavesTheFloor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLocal(limits(Limits{Rate: 20, Burst: 20, Reserve: 0.5, Floor: 0.1}))
+		background := 0
+		for range 60_000 { // a minute of a flood of 1,000 a second
+			l.TakeInteractive(0)
+			if l.TakeBackground() {
+				background++
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if background < 115 || background > 125 { // 2/s for 60 s
+			t.Errorf("background got %d grants in a minute of flood, want its floor of about 120", background)
+		}
+	})
+}
+
+// TestNeverOverRate draws arrivals and classes and checks rate·t + burst over every window of grants.
+func TestNeverOverRate(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		lim := Limits{
+			Rate:    rapid.Float64Range(1, 50).Draw(rt, "rate"),
+			Burst:   rapid.IntRange(1, 30).Draw(rt, "burst"),
+			Reserve: rapid.Float64Range(0, 1).Draw(rt, "reserve"),
+			Floor:   rapid.Float64Range(0, 0.5).Draw(rt, "floor"),
+		}
+		gaps := rapid.SliceOfN(rapid.IntRange(0, 200), 1, 200).Draw(rt, "gaps")
+		background := rapid.SliceOfN(rapid.Bool(), len(gaps), len(gaps)).Draw(rt, "background")
+		var grants []time.Time
+		synctest.Test(t, func(*testing.T) {
+			l := NewLocal(limits(lim))
+			for i, gap := range gaps {
+				time.Sleep(time.Duration(gap) * time.Millisecond)
+				if background[i] {
+					if l.TakeBackground() {
+						grants = append(grants, time.Now())
+					}
+				} else if wait, ok := l.TakeInteractive(50 * time.Millisecond); ok {
+					grants = append(grants, time.Now().Add(wait))
+				}
+			}
+		})
+		slices.SortFunc(grants, time.Time.Compare) // a booked grant lies after ones that were given later
+		for i := range grants {
+			for j := i; j < len(grants); j++ {
+				span := grants[j].Sub(grants[i]).Seconds()
+				if float64(j-i+1) > lim.Rate*span+float64(lim.Burst)+1e-6 {
+					rt.Fatalf("%d grants in %.3f s at rate %.2f burst %d", j-i+1, span, lim.Rate, lim.Burst)
+				}
+			}
+		}
+	})
+}
