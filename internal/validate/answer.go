@@ -15,6 +15,8 @@ var (
 	ErrUnknownID = errors.New("unknown id")
 	// ErrNotDurable: there is no answer and nothing durable could be written. See NotDurable for the id.
 	ErrNotDurable = errors.New("no answer and nothing durable could be written")
+	// ErrUnavailable: the store can't be reached to read what was asked for; trying again may help.
+	ErrUnavailable = errors.New("store can't be reached")
 	// ErrSaturated: the gateway has as many requests in work as it takes.
 	ErrSaturated = errors.New("gateway is full")
 )
