@@ -1,0 +1,100 @@
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// lowJitter is the jitter below which callers that failed together retry together (simulated; two retries).
+const lowJitter = 50 * time.Millisecond
+
+// check looks at settings beside one another. A contradiction under which the gateway could not do what either
+// setting says is a fault; what merely has no effect, or is probably not meant, is a warning. Settings that already
+// have a fault of their own are left out.
+func (s *Settings) check(faulty map[string]bool, values map[string]string) (faults []error, warnings []string) {
+	sound := func(paths ...string) bool {
+		return !slices.ContainsFunc(paths, func(p string) bool { return faulty[p] })
+	}
+	show := func(path string) string {
+		origin := s.origins[path]
+		if origin == "" {
+			origin = originDefault
+		}
+		return fmt.Sprintf("%s %s (%s)", path, values[path], origin)
+	}
+	// lessThan demands a ≤ b.
+	lessThan := func(bad bool, a, b, why string) {
+		if bad && sound(a, b) {
+			faults = append(faults, fmt.Errorf("%s is more than %s: %s", show(a), show(b), why))
+		}
+	}
+
+	lessThan(s.Retry.Base > s.Retry.Max, "retry.base", "retry.max", "the first pause is longer than the longest")
+	lessThan(s.Background.Retry.Base > s.Background.Retry.Max, "background.retry.base", "background.retry.max",
+		"the first pause is longer than the longest")
+	lessThan(s.Breaker.MinSamples > s.Breaker.Window, "breaker.min_samples", "breaker.window",
+		"the window never holds so many calls, so the ratio would never count")
+	lessThan(s.Breaker.SlowGrace > s.LateTimeout, "breaker.slow_grace", "late_timeout",
+		"a late call is ended before it is judged")
+	lessThan(s.Retry.AttemptTimeout > s.LateTimeout, "retry.attempt_timeout", "late_timeout",
+		"an attempt would be ended before its time-out")
+	lessThan(s.Cache.Marker.Min > s.Cache.Marker.Max, "cache.marker.min", "cache.marker.max",
+		"nothing lies between the two")
+	for _, t := range []struct {
+		name string
+		ttl  TTL
+	}{
+		{"valid", s.Cache.Valid}, {"invalid", s.Cache.Invalid}, {"risky", s.Cache.Risky},
+		{"mailbox_full", s.Cache.MailboxFull}, {"unresolved", s.Cache.Unresolved},
+	} {
+		lessThan(t.ttl.Soft > t.ttl.Hard, "cache."+t.name+".soft", "cache."+t.name+".hard",
+			"a verdict would be fresh after its end")
+	}
+	if a, b := "upstream.interactive_reserve", "upstream.background_floor"; sound(a, b) &&
+		s.Upstream.InteractiveReserve+s.Upstream.BackgroundFloor > 1 {
+		faults = append(faults, fmt.Errorf("%s and %s are more than 1 together: both are shares of the same burst",
+			show(a), show(b)))
+	}
+
+	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
+	for _, name := range slices.Sorted(maps.Keys(s.Flows)) {
+		f := s.Flows[name]
+		budget, retries := "flows."+name+".budget", "flows."+name+".max_retries"
+		need := s.Retry.Base + MinAttempt
+		if f.MaxRetries == 0 || need <= f.Window() || !sound(budget, retries, "retry.base") {
+			continue
+		}
+		text := fmt.Sprintf("%s leaves the upstream %s, and a retry needs %s at the least (%s and an attempt of %s): "+
+			"%s never happens; raise the budget or set it to 0", show(budget), FormatDuration(f.Window()),
+			FormatDuration(need), show("retry.base"), FormatDuration(MinAttempt), show(retries))
+		// Asked for in so many words it is a contradiction; with a default it is a consequence.
+		if s.origins[retries] != "" && s.origins[retries] != originDefault {
+			faults = append(faults, errors.New(text))
+		} else {
+			warn("%s", text)
+		}
+	}
+	for _, j := range []struct {
+		path string
+		low  bool
+	}{
+		{"retry.jitter", s.Retry.Jitter < lowJitter},
+		{"background.retry.jitter", s.Background.Retry.Jitter < lowJitter},
+	} {
+		if j.low && sound(j.path) {
+			warn("%s is below %s: callers that failed together would retry together", show(j.path),
+				FormatDuration(lowJitter))
+		}
+	}
+	if a, b := "background.retry.attempt_timeout", "background.budget"; sound(a, b) &&
+		s.Background.Retry.AttemptTimeout > s.Background.Budget {
+		warn("%s is more than %s: an attempt never gets so long", show(a), show(b))
+	}
+	if a, b := "queue.lease", "background.budget"; sound(a, b) && s.Queue.Lease < s.Background.Budget {
+		warn("%s is less than %s: a slow check depends on its heartbeat to keep its row", show(a), show(b))
+	}
+	return faults, warnings
+}

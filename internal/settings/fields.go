@@ -1,0 +1,202 @@
+package settings
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// EnvPrefix begins the name of every variable of the gateway's own.
+const EnvPrefix = "VALIDATOR_GW_"
+
+// envName is a setting's name in the environment.
+func envName(path string) string {
+	return EnvPrefix + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(path))
+}
+
+// field is one setting: its name, its text form, and where it lives in Settings.
+type field struct {
+	path, doc, bounds string
+	restart           bool // a change takes a restart
+	get               func(*Settings) string
+	set               func(*Settings, string) error
+}
+
+// at describes a setting that has a place of its own.
+func at[T any](path string, k kind[T], place func(*Settings) *T, doc string) field {
+	return field{
+		path: path, doc: doc, bounds: k.bounds,
+		get: func(s *Settings) string { return k.format(*place(s)) },
+		set: func(s *Settings, text string) error {
+			v, err := k.parse(text)
+			if err == nil {
+				*place(s) = v
+			}
+			return err
+		},
+	}
+}
+
+// inFlow describes a setting of one flow.
+func inFlow[T any](name, leaf string, k kind[T], place func(*Flow) *T, doc string) field {
+	return field{
+		path: "flows." + name + "." + leaf, doc: doc, bounds: k.bounds,
+		get: func(s *Settings) string { f := s.Flows[name]; return k.format(*place(&f)) },
+		set: func(s *Settings, text string) error {
+			v, err := k.parse(text)
+			if err == nil {
+				f := s.Flows[name]
+				*place(&f) = v
+				s.Flows[name] = f
+			}
+			return err
+		},
+	}
+}
+
+// flowFields are the settings of one flow.
+func flowFields(name string) []field {
+	return []field{
+		inFlow(name, "budget", durations(300*time.Millisecond, 950*time.Millisecond),
+			func(f *Flow) *time.Duration { return &f.Budget },
+			"Time from a request's arrival to its answer; the last 150 ms are kept for the durable row."),
+		inFlow(name, "max_retries", counts(0, 5), func(f *Flow) *int { return &f.MaxRetries },
+			"Attempts after the first, as far as they fit into the budget."),
+		inFlow(name, "on_unverified", words(AcceptPending, Hold),
+			func(f *Flow) *OnUnverified { return &f.OnUnverified },
+			"Decision while nothing is known about an address; `hold` is how a flow blocks."),
+	}
+}
+
+// ttlFields are the two lifetimes of one status.
+func ttlFields(name, what string, place func(*Settings) *TTL) []field {
+	life := durations(time.Second, 365*day)
+	return []field{
+		at("cache."+name+".soft", life, func(s *Settings) *time.Duration { return &place(s).Soft },
+			what+" is served as it is for this long."),
+		at("cache."+name+".hard", life, func(s *Settings) *time.Duration { return &place(s).Hard },
+			what+" is served, marked stale, for this long when the upstream gives no answer."),
+	}
+}
+
+// fieldsOf lists every setting, flows in the order signup, high_risk, then by name.
+func fieldsOf(flows map[string]Flow) []field {
+	var list []field
+	names := []string{"signup", "high_risk"}
+	for _, name := range slices.Sorted(maps.Keys(flows)) {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	for _, name := range names {
+		list = append(list, flowFields(name)...)
+	}
+
+	type S = Settings
+	type D = time.Duration
+	const ms, s, m = time.Millisecond, time.Second, time.Minute
+	list = append(list,
+		at("background.budget", durations(1*s, 60*s), func(x *S) *D { return &x.Background.Budget },
+			"Time for one check by the loop, its attempts and pauses included."),
+		at("background.max_retries", counts(0, 8), func(x *S) *int { return &x.Background.MaxRetries },
+			"Attempts after the first of one check by the loop."),
+		at("background.retry.base", durations(1*ms, 10*m), func(x *S) *D { return &x.Background.Retry.Base },
+			"Pause before the loop's first retry; doubles each time."),
+		at("background.retry.max", durations(1*ms, 10*m), func(x *S) *D { return &x.Background.Retry.Max },
+			"Longest pause between the loop's attempts, before jitter."),
+		at("background.retry.jitter", durations(0, 10*m), func(x *S) *D { return &x.Background.Retry.Jitter },
+			"Up to this is added to each of the loop's pauses, at random."),
+		at("background.retry.attempt_timeout", durations(MinAttempt, 60*s),
+			func(x *S) *D { return &x.Background.Retry.AttemptTimeout },
+			"How long the loop waits for one attempt."),
+
+		at("retry.base", durations(1*ms, 10*s), func(x *S) *D { return &x.Retry.Base },
+			"Pause before the first retry; doubles each time."),
+		at("retry.max", durations(1*ms, 10*s), func(x *S) *D { return &x.Retry.Max },
+			"Longest pause between attempts, before jitter."),
+		at("retry.jitter", durations(0, 10*s), func(x *S) *D { return &x.Retry.Jitter },
+			"Up to this is added to each pause, at random; below 50ms callers retry in step, and it warns."),
+		at("retry.attempt_timeout", durations(MinAttempt, 10*s), func(x *S) *D { return &x.Retry.AttemptTimeout },
+			"How long one attempt is waited for; it goes on as a late one, and its answer is kept."),
+		at("retry.budget_ratio", shares(1), func(x *S) *float64 { return &x.Retry.BudgetRatio },
+			"Share of the calls that may be retries, beside one a second that is always allowed."),
+		at("retry.on_timeout", switches(), func(x *S) *bool { return &x.Retry.OnTimeout },
+			"Ask again after a time-out; only for an upstream that does not bill what it was asked."),
+		at("late_timeout", durations(1*s, 60*s), func(x *S) *D { return &x.LateTimeout },
+			"End of a call that outlived its callers, from its start."),
+
+		at("breaker.consecutive_failures", counts(5, 10), func(x *S) *int { return &x.Breaker.ConsecutiveFailures },
+			"Failures in a row that open the breaker."),
+		at("breaker.window", counts(20, 50), func(x *S) *int { return &x.Breaker.Window },
+			"Calls that the failure ratio is taken over."),
+		at("breaker.min_samples", counts(1, 50), func(x *S) *int { return &x.Breaker.MinSamples },
+			"Calls that must be in the window before the ratio counts."),
+		at("breaker.failure_ratio", shares(1), func(x *S) *float64 { return &x.Breaker.FailureRatio },
+			"Share of failures in the window that opens the breaker."),
+		at("breaker.cooldown", durations(15*s, 60*s), func(x *S) *D { return &x.Breaker.Cooldown },
+			"Time that the breaker stays open, ±20 % for each process."),
+		at("breaker.probes", counts(1, 5), func(x *S) *int { return &x.Breaker.Probes },
+			"Calls in a row that must succeed before it closes."),
+		at("breaker.slow_grace", durations(0, 60*s), func(x *S) *D { return &x.Breaker.SlowGrace },
+			"A timed-out attempt that is answered this long after its start is no failure."),
+		at("breaker.min_span", durations(0, 60*s), func(x *S) *D { return &x.Breaker.MinSpan },
+			"Failures in a row open it only when they span at least this."),
+
+		at("upstream.rate", rates(), func(x *S) *Rate { return &x.Upstream.Rate },
+			"Calls to the upstream, over all replicas."),
+		at("upstream.burst", counts(1, maxRate), func(x *S) *int { return &x.Upstream.Burst },
+			"Calls at once, over all replicas."),
+		at("upstream.interactive_reserve", shares(1), func(x *S) *float64 { return &x.Upstream.InteractiveReserve },
+			"Share of the burst that the loop and backfills leave to people who wait."),
+		at("upstream.background_floor", shares(1), func(x *S) *float64 { return &x.Upstream.BackgroundFloor },
+			"Share of rate and burst that is the loop's whatever comes in."),
+		at("upstream.max_in_flight", counts(1, 100_000), func(x *S) *int { return &x.Upstream.MaxInFlight },
+			"Calls in flight of one process, late ones included."),
+
+		at("retry_after.max", durations(1*s, 24*time.Hour), func(x *S) *D { return &x.RetryAfter.Max },
+			"A longer hint of the upstream is cut to this and logged once."),
+	)
+
+	list = append(list, ttlFields("valid", "A `valid` verdict", func(x *S) *TTL { return &x.Cache.Valid })...)
+	list = append(list, ttlFields("invalid", "An `invalid` verdict", func(x *S) *TTL { return &x.Cache.Invalid })...)
+	list = append(list, ttlFields("risky", "A `risky` verdict", func(x *S) *TTL { return &x.Cache.Risky })...)
+	list = append(list, ttlFields("mailbox_full", "A verdict with the reason `mailbox_full`",
+		func(x *S) *TTL { return &x.Cache.MailboxFull })...)
+	list = append(list, ttlFields("unresolved", "An `unresolved` answer",
+		func(x *S) *TTL { return &x.Cache.Unresolved })...)
+
+	l1 := at("cache.l1_size", counts(100, 10_000_000), func(x *S) *int { return &x.Cache.L1Size },
+		"Verdicts kept in the process.")
+	l1.restart = true
+
+	return append(list,
+		at("cache.marker.min", durations(1*s, 1*time.Hour), func(x *S) *D { return &x.Cache.Marker.Min },
+			"Least time before a post for an address under review may ask the upstream again."),
+		at("cache.marker.max", durations(1*s, 1*time.Hour), func(x *S) *D { return &x.Cache.Marker.Max },
+			"Most time before it; each marker draws its own between the two."),
+		at("cache.jitter", shares(0.5), func(x *S) *float64 { return &x.Cache.Jitter },
+			"Every lifetime is varied by this share, up and down."),
+		l1,
+
+		at("queue.workers", counts(1, 256), func(x *S) *int { return &x.Queue.Workers },
+			"Checks that the loop runs at once in one process."),
+		at("queue.batch", counts(1, 50), func(x *S) *int { return &x.Queue.Batch },
+			"Most rows of one claim."),
+		at("queue.lease", durations(1*s, 10*m), func(x *S) *D { return &x.Queue.Lease },
+			"Time that a claimed row is left to its worker; another takes it after that."),
+		at("queue.max_open", counts(1, 100_000_000), func(x *S) *int { return &x.Queue.MaxOpen },
+			"Open reviews; backfills stop feeding at 80 % of it, sign-ups get 503 above it."),
+		at("queue.keep_address", durations(0, 365*day), func(x *S) *D { return &x.Queue.KeepAddress },
+			"How long the encrypted address outlives its review."),
+
+		at("ingress.per_key", limits(), func(x *S) *Limit { return &x.Ingress.PerKey },
+			"Requests of one client key."),
+		at("ingress.per_ip", limits(), func(x *S) *Limit { return &x.Ingress.PerIP },
+			"Requests of one IP address, for browser keys only: a back end speaks for many people."),
+		at("ingress.concurrency", counts(0, 1_000_000), func(x *S) *int { return &x.Ingress.Concurrency },
+			"Requests at work in one process; 0 is no bound."),
+		at("ingress.queue_wait", durations(0, 200*ms), func(x *S) *D { return &x.Ingress.QueueWait },
+			"How long a request waits for its turn before it is shed."),
+	)
+}
