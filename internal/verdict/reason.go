@@ -64,6 +64,7 @@ const (
 	TrailingPunct     Reason = "trailing_punct"
 	ConfusableLocal   Reason = "confusable_local"
 	FullwidthAt       Reason = "fullwidth_at"
+	FullwidthLocal    Reason = "fullwidth_local"
 	DomainEmpty       Reason = "domain_empty"
 	DomainNoDot       Reason = "domain_no_dot"
 	DomainDot         Reason = "domain_dot"
@@ -83,9 +84,9 @@ const (
 var SyntaxReasons = []Reason{
 	Empty, Encoding, ControlChar, WhitespaceInside, InvisibleChar, BidiControl, MissingAt, MultipleAt,
 	MultipleAddresses, LocalEmpty, LocalDot, LocalChar, LocalTooLong, QuotedLocal, Comment, DisplayName, Wrapped,
-	URIScheme, TrailingPunct, ConfusableLocal, FullwidthAt, DomainEmpty, DomainNoDot, DomainDot, DomainHyphen,
-	DomainChar, LabelTooLong, DomainTooLong, AddressTooLong, IPLiteral, TLDNumeric, TLDUnknown, ReservedDomain,
-	IDNInvalid,
+	URIScheme, TrailingPunct, ConfusableLocal, FullwidthAt, FullwidthLocal, DomainEmpty, DomainNoDot, DomainDot,
+	DomainHyphen, DomainChar, LabelTooLong, DomainTooLong, AddressTooLong, IPLiteral, TLDNumeric, TLDUnknown,
+	ReservedDomain, IDNInvalid,
 }
 
 // ReviewReasons lists the reasons that a needs_review answer can give.
