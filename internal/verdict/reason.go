@@ -10,7 +10,8 @@ const (
 	MailboxFull     Reason = "mailbox_full"
 	CatchAll        Reason = "catch_all"
 	Disposable      Reason = "disposable"
-	ReviewExpired   Reason = "review_expired"
+	ReviewExpired   Reason = "review_expired"  // went on too long without an answer
+	ReviewPoisoned  Reason = "review_poisoned" // five claims in a row ended with nothing
 )
 
 // Reasons on the mailbox's side: asking again later may help.
@@ -97,4 +98,4 @@ var ReviewReasons = []Reason{
 }
 
 // FinalReasons lists the reasons that the upstream's final verdicts and an ended review give.
-var FinalReasons = []Reason{MailboxAccepted, MailboxNotFound, MailboxFull, CatchAll, Disposable, ReviewExpired}
+var FinalReasons = []Reason{MailboxAccepted, MailboxNotFound, MailboxFull, CatchAll, Disposable, ReviewExpired, ReviewPoisoned}

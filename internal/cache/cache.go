@@ -1,0 +1,216 @@
+// Package cache keeps verdicts so that no address is billed twice without need: in the process (otter), in
+// Redis behind it when there is one, and, written behind, in the durable store. A fault of any level counts as
+// a miss. Values hold no address; keys are fingerprints.
+//
+// Beside verdicts it keeps markers: "this address is recorded for review under this id", for seconds, so that
+// repeats during an outage cost nothing. A marker is never a verdict.
+package cache
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/maypok86/otter/v2"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"validator-gw/internal/normalize"
+	"validator-gw/internal/verdict"
+)
+
+// TTL is how long a verdict is fresh and how long it is kept.
+type TTL struct{ Soft, Hard time.Duration }
+
+// Tuning are the settings that may change while the cache runs; they apply to what is put from then on.
+type Tuning struct {
+	Valid, Invalid, Risky, MailboxFull, Unresolved TTL
+	// Jitter spreads expiries by ± this share, so that what was put together does not expire together.
+	Jitter float64
+	// MarkerMin and MarkerMax bound a marker's life on the upstream's side of trouble.
+	MarkerMin, MarkerMax time.Duration
+}
+
+// DefaultTuning returns the defaults of docs/settings.md.
+func DefaultTuning() Tuning {
+	const day = 24 * time.Hour
+	return Tuning{
+		Valid:       TTL{7 * day, 30 * day},
+		Invalid:     TTL{day, 3 * day},
+		Risky:       TTL{7 * day, 30 * day},
+		MailboxFull: TTL{time.Hour, day},
+		Unresolved:  TTL{day, day},
+		Jitter:      0.1,
+		MarkerMin:   30 * time.Second,
+		MarkerMax:   60 * time.Second,
+	}
+}
+
+// localMarker bounds a marker's life in the process: another replica may have settled the review since.
+const localMarker = 2 * time.Second
+
+// localVerdict bounds a verdict's life in the process when there is a Redis behind it.
+const localVerdict = time.Minute
+
+// durable is what keeps verdicts for good.
+type durable interface {
+	PutVerdicts(ctx context.Context, batch []Stored) error
+}
+
+// Stored is a verdict with its key, as the write-behind hands it over.
+type Stored struct {
+	Fingerprint normalize.Fingerprint
+	Verdict     verdict.Verdict
+}
+
+// Config is what New needs besides the durable store.
+type Config struct {
+	// Size is the most entries in the process; 100,000 when zero.
+	Size int
+	// Redis is the second level; nil for none.
+	Redis *Redis
+	// Tuning is read at each Put; nil takes DefaultTuning.
+	Tuning func() Tuning
+	// Rand returns numbers in [0, 1) and must be safe for concurrent use.
+	Rand func() float64
+	// Log gets warnings; nil discards.
+	Log *slog.Logger
+	// Registerer gets the metrics; nil keeps them unseen.
+	Registerer prometheus.Registerer
+}
+
+// Cache is the three levels. Safe for concurrent use. Run must run beside it, or nothing reaches Redis and the
+// durable store; Close ends it.
+type Cache struct {
+	local   *otter.Cache[normalize.Fingerprint, verdict.Cached]
+	redis   *Redis
+	behind  *behind
+	tuning  func() Tuning
+	rand    func() float64
+	metrics *metrics
+}
+
+// New returns a cache in front of store. It does no I/O.
+func New(store durable, cfg Config) (*Cache, error) {
+	if cfg.Rand == nil {
+		return nil, errors.New("cache: Rand is required")
+	}
+	if cfg.Size == 0 {
+		cfg.Size = 100_000
+	}
+	if cfg.Tuning == nil {
+		cfg.Tuning = DefaultTuning
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	c := &Cache{redis: cfg.Redis, tuning: cfg.Tuning, rand: cfg.Rand}
+	local, err := otter.New(&otter.Options[normalize.Fingerprint, verdict.Cached]{
+		MaximumSize: cfg.Size,
+		ExpiryCalculator: otter.ExpiryWritingFunc(func(e otter.Entry[normalize.Fingerprint, verdict.Cached]) time.Duration {
+			return max(c.localLife(e.Value), time.Nanosecond)
+		}),
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.local = local
+	c.metrics = newMetrics(cfg.Registerer, func() float64 { return float64(local.EstimatedSize()) })
+	c.behind = newBehind(store, cfg.Redis, cfg.Log, c.metrics)
+	return c, nil
+}
+
+func (c *Cache) localLife(e verdict.Cached) time.Duration {
+	d := e.Life(time.Now())
+	switch {
+	case e.Marker != nil:
+		return min(d, localMarker)
+	case c.redis != nil:
+		return min(d, localVerdict)
+	}
+	return d
+}
+
+// Local looks in the process only: no I/O, no wait.
+func (c *Cache) Local(fp normalize.Fingerprint) (verdict.Cached, bool) {
+	e, ok := c.local.GetIfPresent(fp)
+	if ok && e.Life(time.Now()) <= 0 {
+		ok = false
+	}
+	c.metrics.looked(levelMemory, ok, nil)
+	return e, ok
+}
+
+// Shared looks in Redis, when there is one, and keeps what it finds in the process.
+func (c *Cache) Shared(ctx context.Context, fp normalize.Fingerprint) (verdict.Cached, bool) {
+	if c.redis == nil {
+		return verdict.Cached{}, false
+	}
+	e, ok, err := c.redis.get(ctx, fp)
+	ok = ok && e.Life(time.Now()) > 0
+	c.metrics.looked(levelRedis, ok, err)
+	if ok {
+		c.local.Set(fp, e)
+	}
+	return e, ok
+}
+
+// Put keeps a final verdict at every level and returns it with its expiries set. It does not wait for Redis or
+// the store: the verdict is durable within a second.
+func (c *Cache) Put(fp normalize.Fingerprint, v verdict.Verdict) verdict.Verdict {
+	v = c.stamp(v)
+	c.local.Set(fp, verdict.Cached{Verdict: &v})
+	c.behind.verdict(fp, v)
+	return v
+}
+
+// Fill keeps a verdict that came from the durable store, as it is, in the levels in front of it.
+func (c *Cache) Fill(fp normalize.Fingerprint, v verdict.Verdict) {
+	e := verdict.Cached{Verdict: &v}
+	c.local.Set(fp, e)
+	c.behind.shared(fp, e)
+}
+
+// Mark keeps a marker in the process and in Redis. A zero Until is set to between MarkerMin and MarkerMax from now.
+func (c *Cache) Mark(fp normalize.Fingerprint, m verdict.Marker) {
+	if m.Until.IsZero() {
+		t := c.tuning()
+		m.Until = time.Now().Add(t.MarkerMin + time.Duration(c.rand()*float64(t.MarkerMax-t.MarkerMin)))
+	}
+	e := verdict.Cached{Marker: &m}
+	c.local.Set(fp, e)
+	c.behind.shared(fp, e)
+}
+
+// MarkerMin is the least life of a marker on the upstream's side.
+func (c *Cache) MarkerMin() time.Duration { return c.tuning().MarkerMin }
+
+// Pending returns a verdict that is not in the durable store yet, by the id of its check.
+func (c *Cache) Pending(id string) (verdict.Verdict, bool) { return c.behind.byID(id) }
+
+// stamp sets the expiries by status and reason.
+func (c *Cache) stamp(v verdict.Verdict) verdict.Verdict {
+	t := c.tuning()
+	ttl := t.Unresolved
+	switch {
+	case v.Reason == verdict.MailboxFull:
+		ttl = t.MailboxFull
+	case v.Status == verdict.Valid:
+		ttl = t.Valid
+	case v.Status == verdict.Invalid:
+		ttl = t.Invalid
+	case v.Status == verdict.Risky:
+		ttl = t.Risky
+	}
+	spread := 1 + t.Jitter*(2*c.rand()-1)
+	now := time.Now()
+	v.SoftUntil = now.Add(time.Duration(float64(ttl.Soft) * spread))
+	v.HardUntil = now.Add(time.Duration(float64(ttl.Hard) * spread))
+	return v
+}
+
+// Run writes behind until ctx ends, then flushes within the flush time-out and returns nil.
+func (c *Cache) Run(ctx context.Context) error { return c.behind.run(ctx) }
+
+// Close ends the cache's own goroutines. Call it after Run has returned.
+func (c *Cache) Close() { c.local.StopAllGoroutines() }

@@ -1,0 +1,177 @@
+package normalize
+
+import (
+	"strings"
+	"unicode"
+
+	"golang.org/x/net/idna"
+	"golang.org/x/net/publicsuffix"
+	"golang.org/x/text/unicode/norm"
+
+	"validator-gw/internal/verdict"
+)
+
+// profile maps a domain by UTS 46, non-transitional, and validates it: STD3 characters, hyphens, joiners, the
+// Bidi rule (RFC 5893). Lengths and empty labels are checked on the result, to tell them apart.
+var profile = idna.New(
+	idna.MapForLookup(),
+	idna.Transitional(false),
+	idna.BidiRule(),
+	idna.StrictDomainName(true),
+	idna.CheckHyphens(true),
+	idna.VerifyDNSLength(false),
+)
+
+const acePrefix = "xn--"
+
+// domain returns the normal form of a domain: at least two labels in lower case, A-labels where they are not
+// ASCII, without a trailing dot. local is for suggestions only.
+func (p parser) domain(local, text string) (string, *Refusal) {
+	if text[0] == '[' && text[len(text)-1] == ']' {
+		return "", refuse(verdict.IPLiteral)
+	}
+	name, reason := hostName(text)
+	switch reason {
+	case "":
+		return name, nil
+	case verdict.DomainDot:
+		if bare := strings.TrimRight(text, ".。．｡"); bare != "" && bare != text {
+			return "", p.refuse(reason, local+"@"+bare)
+		}
+	case verdict.DomainChar:
+		if dotted := strings.NewReplacer(",", ".", ";", ".").Replace(text); dotted != text &&
+			!strings.ContainsFunc(text, unicode.IsSpace) {
+			return "", p.refuse(reason, local+"@"+dotted)
+		}
+	}
+	return "", refuse(reason)
+}
+
+// hostName returns text as a host name, or why it is none.
+func hostName(text string) (string, verdict.Reason) {
+	name := text
+	if isASCII(text) {
+		name = strings.ToLower(text)
+	} else {
+		var reason verdict.Reason
+		if name, reason = toASCII(text); reason != "" {
+			return "", reason
+		}
+	}
+	if reason := checkHost(name); reason != "" {
+		return "", reason
+	}
+	if strings.Contains(name, acePrefix) {
+		// An A-label must be the one way to write what it stands for. This is also the second conversion of
+		// names that were converted, which the first doesn't fully vouch for (golang/go#81525).
+		if again, err := profile.ToASCII(name); err != nil || again != name {
+			return "", verdict.IDNInvalid
+		}
+	}
+	return name, ""
+}
+
+// toASCII maps a name that is not ASCII. The result still needs checkHost.
+func toASCII(text string) (string, verdict.Reason) {
+	if reason := checkHostChars(text); reason != "" {
+		return "", reason
+	}
+	mapped := skeleton(text)
+	for label := range strings.SplitSeq(mapped, ".") {
+		if strings.HasPrefix(label, acePrefix) && !isASCII(label) {
+			return "", verdict.IDNInvalid // idna decodes it all the same (golang/go#81116)
+		}
+	}
+	name, err := profile.ToASCII(text)
+	if err != nil { // then name is worth nothing
+		reason := checkHostChars(mapped)
+		if reason == "" {
+			reason = checkLabels(mapped)
+		}
+		if reason != verdict.DomainChar && reason != verdict.DomainDot && reason != verdict.DomainHyphen {
+			reason = verdict.IDNInvalid
+		}
+		return "", reason
+	}
+	return name, ""
+}
+
+// skeleton is about what UTS 46 maps text to. It only serves to tell why a name was refused, and to see an
+// "xn--" that is spelled in other characters.
+func skeleton(text string) string {
+	text = strings.Map(dropInvisible, strings.ToLower(norm.NFKC.String(text)))
+	return strings.ReplaceAll(text, "。", ".")
+}
+
+// checkHost returns why an ASCII name in lower case is no host name (RFC 1123 2.1), or nothing. What follows
+// "xn--" in a label is left to idna.
+func checkHost(name string) verdict.Reason {
+	if reason := checkHostChars(name); reason != "" {
+		return reason
+	}
+	if reason := checkLabels(name); reason != "" {
+		return reason
+	}
+	dot := strings.LastIndexByte(name, '.')
+	if dot < 0 {
+		return verdict.DomainNoDot
+	}
+	if strings.Trim(name[dot+1:], "0123456789") == "" {
+		return verdict.TLDNumeric
+	}
+	return ""
+}
+
+// checkHostChars looks at the ASCII characters of a name and at white space.
+func checkHostChars(name string) verdict.Reason {
+	for _, r := range name {
+		switch {
+		case 'a' <= r && r <= 'z', '0' <= r && r <= '9', r == '-', r == '.', 'A' <= r && r <= 'Z':
+		case r == ' ':
+			return verdict.WhitespaceInside
+		case r < 0x80 || unicode.IsSpace(r):
+			return verdict.DomainChar
+		}
+	}
+	return ""
+}
+
+// checkLabels looks at the dots and hyphens of a name (RFC 1034 3.5; RFC 5891 4.2.3.1 for "--").
+func checkLabels(name string) verdict.Reason {
+	for start := 0; start <= len(name); {
+		end := start
+		for end < len(name) && name[end] != '.' {
+			end++
+		}
+		label := name[start:end]
+		start = end + 1
+		switch {
+		case label == "":
+			return verdict.DomainDot
+		case strings.HasPrefix(label, acePrefix):
+		case label[0] == '-', label[len(label)-1] == '-', len(label) > 4 && label[2:4] == "--":
+			return verdict.DomainHyphen
+		}
+	}
+	return ""
+}
+
+// checkTLD returns why the end of a host name is no public top-level domain, or nothing.
+func checkTLD(name string) verdict.Reason {
+	last := strings.LastIndexByte(name, '.')
+	switch name[last+1:] {
+	case "test", "invalid", "localhost", // RFC 6761
+		"local", // RFC 6762
+		"onion", // RFC 7686
+		"alt",   // RFC 9476
+		"arpa":  // RFC 3172, RFC 8375
+		return verdict.ReservedDomain
+	}
+	// Two labels, since a few top-level domains are in the list only by what is below them, as "*.ck".
+	two := name[strings.LastIndexByte(name[:last], '.')+1:]
+	// PublicSuffix never fails: for a domain that it doesn't know it returns the last label, not icann.
+	if suffix, icann := publicsuffix.PublicSuffix(two); !icann && strings.IndexByte(suffix, '.') < 0 {
+		return verdict.TLDUnknown
+	}
+	return ""
+}

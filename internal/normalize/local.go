@@ -1,0 +1,152 @@
+package normalize
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/cases"
+	"golang.org/x/text/language"
+	"golang.org/x/text/unicode/norm"
+
+	"validator-gw/internal/verdict"
+)
+
+// local returns the normal form of a local part: a dot-atom (RFC 5322 3.2.3) with the characters beyond ASCII
+// that RFC 6532 adds, in NFC and lower case. domain is for suggestions only.
+//
+// Lower case is our choice: RFC 5321 2.4 leaves the case of a local part to its host and in the same breath
+// advises against using that.
+func (p parser) local(text, domain string) (string, *Refusal) {
+	if reason := checkLocal(text); reason != "" {
+		switch reason {
+		case verdict.InvisibleChar:
+			return "", p.refuse(reason, strings.Map(dropInvisible, text)+"@"+domain)
+		case verdict.FullwidthLocal:
+			return "", p.refuse(reason, narrow(text)+"@"+domain)
+		case verdict.ConfusableLocal:
+			return "", p.refuse(reason, foldLocal(text)+"@"+domain)
+		}
+		return "", refuse(reason)
+	}
+	if isASCII(text) {
+		return strings.ToLower(text), nil
+	}
+	folded := foldLocal(text)
+	// What was fine apart need not be fine together.
+	if reason := checkLocal(folded); reason != "" {
+		return "", refuse(reason)
+	}
+	return folded, nil
+}
+
+// checkLocal returns why text can't be a local part, or nothing. The first character that can't be in one
+// decides, then the dots.
+func checkLocal(text string) verdict.Reason {
+	if text == "" {
+		return verdict.LocalEmpty
+	}
+	before := rune(0)
+	for _, r := range text {
+		if r < utf8.RuneSelf {
+			if !isAtext(byte(r)) && r != '.' {
+				if r == ' ' {
+					return verdict.WhitespaceInside
+				}
+				return verdict.LocalChar
+			}
+		} else if reason := checkLocalRune(r, before); reason != "" {
+			return reason
+		}
+		before = r
+	}
+	if text[0] == '.' || text[len(text)-1] == '.' || strings.Contains(text, "..") {
+		return verdict.LocalDot
+	}
+	return ""
+}
+
+// checkLocalRune judges a character beyond ASCII, which follows before (0 at the start). RFC 6532 allows them
+// all; what is refused here can't be seen, can't be exchanged, or turns into something else.
+func checkLocalRune(r, before rune) verdict.Reason {
+	switch {
+	case unicode.Is(unicode.Cc, r): // C1, NEL among them
+		return verdict.LocalChar
+	case unicode.IsSpace(r):
+		return verdict.WhitespaceInside
+	case r == emojiSelector && unicode.Is(unicode.So, before):
+		return "" // part of an emoji such as U+2764 U+FE0F, and put there by the keyboard
+	case isInvisible(r):
+		return verdict.InvisibleChar
+	case unicode.Is(unicode.Co, r), unicode.Is(unicode.Noncharacter_Code_Point, r):
+		return verdict.LocalChar
+	case before == 0 && unicode.Is(unicode.M, r): // would combine with whatever is put before the address
+		return verdict.LocalChar
+	case narrowRune(r) != r:
+		return verdict.FullwidthLocal
+	case becomesASCII(r):
+		return verdict.ConfusableLocal
+	}
+	return ""
+}
+
+// foldLocal returns NFC (RFC 6532 3.1; never NFKC, which joins different addresses) in lower case by the full
+// mappings of Unicode: U+0130 becomes i and a combining dot, and stays different from a plain i.
+func foldLocal(text string) string {
+	// A Caser holds state, so each call has its own.
+	return norm.NFC.String(cases.Lower(language.Und).String(text))
+}
+
+// becomesASCII says whether NFC or lower case turns r into ASCII, so that an address typed with it would be
+// another's. These are all there are in Unicode; a test holds that.
+func becomesASCII(r rune) bool {
+	return r == 0x037e || // GREEK QUESTION MARK, to ';'
+		r == 0x1fef || // GREEK VARIA, to '`'
+		r == 0x212a // KELVIN SIGN, to 'k'
+}
+
+const emojiSelector = 0xfe0f
+
+// isInvisible says whether r is meant to have no shape of its own: zero-width characters, fillers, tags,
+// variation selectors, formats. The few format characters that are drawn (around Arabic numbers) are not.
+func isInvisible(r rune) bool {
+	return unicode.Is(unicode.Cf, r) && !unicode.Is(unicode.Prepended_Concatenation_Mark, r) ||
+		unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) ||
+		unicode.Is(unicode.Variation_Selector, r)
+}
+
+func dropInvisible(r rune) rune {
+	if r >= utf8.RuneSelf && isInvisible(r) {
+		return -1
+	}
+	return r
+}
+
+// narrow returns text with the fullwidth forms of ASCII, and the '@' and dots that input methods make, as
+// ASCII.
+func narrow(text string) string { return strings.Map(narrowRune, text) }
+
+func narrowRune(r rune) rune {
+	switch {
+	case 0xff01 <= r && r <= 0xff5e: // FULLWIDTH EXCLAMATION MARK to FULLWIDTH TILDE, in the order of ASCII
+		return r - 0xff01 + '!'
+	case r == 0xfe6b: // SMALL COMMERCIAL AT
+		return '@'
+	case r == 0x3002, r == 0xff61: // IDEOGRAPHIC FULL STOP and its halfwidth form
+		return '.'
+	case r == 0x3000: // IDEOGRAPHIC SPACE
+		return ' '
+	}
+	return r
+}
+
+// isAtext says whether c is ASCII that an atom may hold (RFC 5322 3.2.3).
+func isAtext(c byte) bool { return c < utf8.RuneSelf && atext[c] }
+
+var atext = func() (table [utf8.RuneSelf]bool) {
+	for c := range byte(utf8.RuneSelf) {
+		table[c] = 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' ||
+			strings.IndexByte("!#$%&'*+-/=?^_`{|}~", c) >= 0
+	}
+	return table
+}()

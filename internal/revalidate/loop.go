@@ -1,0 +1,421 @@
+// Package revalidate settles what could not be answered in time. Its loop claims due reviews, checks them by the
+// same parts that a person's request uses, and writes the end, or the next step of the ladder, under its lease.
+//
+// It claims nothing that can't be tried: while a gate is closed or the breaker is open it waits. While the
+// breaker is half-open it sends the probes, and once the upstream is well again it makes the rows due that
+// waited for that, spread over time so that no storm follows.
+package revalidate
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"validator-gw/internal/fallback"
+	"validator-gw/internal/normalize"
+	"validator-gw/internal/verdict"
+)
+
+type queue interface {
+	Claim(ctx context.Context, r fallback.ClaimRequest) (fallback.ClaimResult, error)
+	Heartbeat(ctx context.Context, id string, token int64, lease time.Duration) error
+	GiveBack(ctx context.Context, claims []fallback.Claim) error
+	Settle(ctx context.Context, c fallback.Claim, v verdict.Verdict, trail []verdict.Attempt) error
+	Postpone(ctx context.Context, c fallback.Claim, p fallback.Postponement) error
+	Kill(ctx context.Context, c fallback.Claim, reason verdict.Reason) error
+	Hasten(ctx context.Context, limit int, spread time.Duration) (int, error)
+	Stats(ctx context.Context) (fallback.Stats, error)
+	Sweep(ctx context.Context, r fallback.Retention) (int, error)
+}
+
+type checker interface {
+	Recheck(ctx context.Context, c fallback.Claim) verdict.Outcome
+	Settled(id string)
+}
+
+type cacher interface {
+	Put(fp normalize.Fingerprint, v verdict.Verdict) verdict.Verdict
+	Mark(fp normalize.Fingerprint, m verdict.Marker)
+}
+
+// Upstream is how the upstream stands, as far as the loop cares.
+type Upstream struct {
+	// Closed: nothing may be sent now. Until says for how long, zero when nobody knows.
+	Closed bool
+	Until  time.Time
+	// Probing: a few calls are let through, and decide.
+	Probing bool
+}
+
+// Tuning are the settings that may change while the loop runs.
+type Tuning struct {
+	// Workers is the number of checks at a time, at least 1.
+	Workers int
+	// Batch is the most rows of one claim, at most fallback.MaxBatch.
+	Batch int
+	// Lease is how long a claimed row is ours; it is renewed at a third of it.
+	Lease time.Duration
+	// Probes is the number of calls that a half-open breaker lets through.
+	Probes int
+	// Rate is the number of checks a second that the loop can hope for; it spreads the rows after an outage.
+	Rate float64
+}
+
+// Intervals of the loop.
+const (
+	pollIdle     = time.Second
+	pollBusy     = 250 * time.Millisecond
+	writeTimeout = 5 * time.Second
+	statsEvery   = 15 * time.Second
+	sweepEvery   = 10 * time.Minute
+	// Bounds of the time over which rows are spread once the upstream is well again.
+	minSpread = 5 * time.Second
+	maxSpread = 10 * time.Minute
+)
+
+// Config is what New needs besides its parts. All functions must be safe for concurrent use.
+type Config struct {
+	Upstream func() Upstream
+	Tuning   func() Tuning
+	// Rand returns numbers in [0, 1).
+	Rand func() float64
+	Log  *slog.Logger
+	// Registerer gets the metrics; nil keeps them unseen.
+	Registerer prometheus.Registerer
+}
+
+// Loop is the background loop. Make one with New, start it with Run.
+type Loop struct {
+	cfg     Config
+	queue   queue
+	checks  checker
+	cache   cacher
+	metrics *metrics
+	work    sync.WaitGroup
+
+	mu   sync.Mutex
+	busy int
+
+	// The rest belongs to the goroutine of Run.
+	cursor   int64
+	troubled bool // the upstream was not well when last looked at
+	failing  bool // the store failed when last asked
+}
+
+// New returns a loop. It does no I/O.
+func New(q queue, c checker, k cacher, cfg Config) (*Loop, error) {
+	if cfg.Upstream == nil || cfg.Tuning == nil || cfg.Rand == nil {
+		return nil, errors.New("revalidate: Upstream, Tuning and Rand are required")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	// Rows may wait from before a crash: a start is a recovery.
+	return &Loop{cfg: cfg, queue: q, checks: c, cache: k, troubled: true, metrics: newMetrics(cfg.Registerer)}, nil
+}
+
+// Run claims and checks until ctx ends, then gives back what it holds and returns nil.
+func (l *Loop) Run(ctx context.Context) error {
+	upkeep := make(chan struct{})
+	go func() {
+		defer close(upkeep)
+		l.upkeep(ctx)
+	}()
+	for ctx.Err() == nil {
+		pause := l.Step(ctx)
+		l.sleep(ctx, pause)
+	}
+	l.work.Wait()
+	<-upkeep
+	return nil
+}
+
+// Step looks at the upstream once, claims what can be tried and starts the checks. It returns how long to wait
+// before the next step, before jitter.
+func (l *Loop) Step(ctx context.Context) time.Duration {
+	t := l.cfg.Tuning()
+	l.metrics.slots.Set(float64(t.Workers))
+	up := l.cfg.Upstream()
+	if up.Closed {
+		l.troubled = true
+		if wait := time.Until(up.Until); wait > pollIdle {
+			return min(wait, 5*pollIdle) // a live setting or another call may end it sooner
+		}
+		return pollIdle
+	}
+	free := max(t.Workers, 1) - l.inWork()
+	if up.Probing {
+		l.troubled = true
+		free = min(free, max(t.Probes, 1)-l.inWork())
+	}
+	if free <= 0 {
+		return pollBusy
+	}
+	if l.troubled && !up.Probing {
+		if !l.recover(ctx, t) {
+			return pollIdle
+		}
+		l.troubled = false
+	}
+	claims, ok := l.claim(ctx, min(free, t.Batch, fallback.MaxBatch), t.Lease)
+	if !ok {
+		return pollIdle
+	}
+	if len(claims) == 0 && up.Probing {
+		// Nothing is due, but someone has to find out how the upstream is: take what waits for it.
+		if n, err := l.queue.Hasten(ctx, free, 0); l.noted("hasten", err) && n > 0 {
+			claims, _ = l.claim(ctx, min(free, t.Batch, fallback.MaxBatch), t.Lease)
+		}
+	}
+	for _, c := range claims {
+		l.start(ctx, c, t)
+	}
+	if len(claims) == 0 {
+		return pollIdle
+	}
+	return pollBusy
+}
+
+// recover makes the rows due that waited for the upstream, spread over the time that their number will take.
+func (l *Loop) recover(ctx context.Context, t Tuning) bool {
+	stats, err := l.queue.Stats(ctx)
+	if !l.noted("stats", err) {
+		return false
+	}
+	if stats.Open == 0 {
+		return true
+	}
+	over := maxSpread
+	if t.Rate > 0 {
+		over = min(max(time.Duration(float64(stats.Open)/t.Rate*float64(time.Second)), minSpread), maxSpread)
+	}
+	n, err := l.queue.Hasten(ctx, 0, over)
+	if !l.noted("hasten", err) {
+		return false
+	}
+	if n > 0 {
+		l.cfg.Log.InfoContext(ctx, "reviews that waited for the upstream are due again", "rows", n, "over", over)
+	}
+	return true
+}
+
+func (l *Loop) claim(ctx context.Context, n int, lease time.Duration) ([]fallback.Claim, bool) {
+	if n <= 0 {
+		return nil, true
+	}
+	r, err := l.queue.Claim(ctx, fallback.ClaimRequest{Max: n, Lease: lease, Cursor: l.cursor})
+	if !l.noted("claim", err) {
+		return nil, false
+	}
+	l.cursor = r.Cursor
+	return r.Claims, true
+}
+
+// noted logs the first of a run of errors and the end of it, and says whether there was none.
+func (l *Loop) noted(what string, err error) bool {
+	switch {
+	case err != nil && !l.failing && !errors.Is(err, context.Canceled):
+		l.failing = true
+		l.cfg.Log.Error("review queue can't be worked on now; it is tried again", "operation", what, "error", err)
+	case err == nil && l.failing:
+		l.failing = false
+		l.cfg.Log.Info("review queue is worked on again")
+	}
+	return err == nil
+}
+
+func (l *Loop) inWork() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.busy
+}
+
+func (l *Loop) start(ctx context.Context, c fallback.Claim, t Tuning) {
+	l.mu.Lock()
+	l.busy++
+	l.mu.Unlock()
+	l.work.Go(func() {
+		began := time.Now()
+		l.metrics.busy.Inc()
+		defer func() {
+			l.metrics.busy.Dec()
+			l.metrics.busySeconds.Add(time.Since(began).Seconds())
+			l.mu.Lock()
+			l.busy--
+			l.mu.Unlock()
+		}()
+		l.one(ctx, c, t.Lease)
+	})
+}
+
+// one brings a claimed review one step further.
+func (l *Loop) one(ctx context.Context, c fallback.Claim, lease time.Duration) {
+	if c.Claims > fallback.MaxClaims {
+		l.write(ctx, c, "kill", func(ctx context.Context) error { return l.queue.Kill(ctx, c, verdict.ReviewPoisoned) })
+		l.metrics.completions.WithLabelValues(completedDead).Inc()
+		return
+	}
+	beat, stop := context.WithCancel(ctx)
+	beating := make(chan struct{})
+	go func() {
+		defer close(beating)
+		l.heartbeat(beat, c, lease)
+	}()
+	out := l.checks.Recheck(ctx, c)
+	stop()
+	<-beating
+	l.next(ctx, c, out)
+}
+
+// heartbeat renews the lease until ctx ends or the lease is lost. A lost one does not end the check: it is paid
+// for, and its verdict goes to the cache all the same.
+func (l *Loop) heartbeat(ctx context.Context, c fallback.Claim, lease time.Duration) {
+	tick := time.NewTicker(max(lease/3, time.Second))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if err := l.queue.Heartbeat(ctx, c.ReviewID, c.Token, lease); errors.Is(err, fallback.ErrLeaseLost) {
+				l.metrics.leasesLost.Inc()
+				return
+			}
+		}
+	}
+}
+
+// next decides what an outcome means for the review.
+func (l *Loop) next(ctx context.Context, c fallback.Claim, out verdict.Outcome) {
+	switch {
+	case out.Final():
+		l.settle(ctx, c, out.Verdict, out.Trail)
+	case len(out.Trail) == 0, cancelled(out.Trail):
+		// Nothing was found out, because we stop or because another check stood in the way.
+		l.write(ctx, c, "give back", func(ctx context.Context) error { return l.queue.GiveBack(ctx, []fallback.Claim{c}) })
+		l.metrics.checked(resultGivenBack)
+	case out.Cause == verdict.CauseMailbox && c.Attempts >= fallback.MaxAttempts:
+		l.unresolved(ctx, c, out.Verdict.Reason, out)
+	case c.Now.Sub(c.RecordedAt)-c.Outage >= fallback.MaxAge:
+		l.unresolved(ctx, c, verdict.ReviewExpired, out)
+	case out.Cause == verdict.CauseUnusable && c.Unusable+1 >= fallback.MaxUnusable:
+		l.write(ctx, c, "kill", func(ctx context.Context) error { return l.queue.Kill(ctx, c, out.Verdict.Reason) })
+		l.metrics.completions.WithLabelValues(completedDead).Inc()
+		l.cfg.Log.ErrorContext(ctx, "review is dead: its answers can't be used", "id", c.ReviewID, "fingerprint", c.Fingerprint,
+			"reason", string(out.Verdict.Reason))
+	default:
+		l.postpone(ctx, c, out)
+	}
+}
+
+func cancelled(trail []verdict.Attempt) bool {
+	return trail[len(trail)-1].Outcome == verdict.AttemptCancelled
+}
+
+func (l *Loop) settle(ctx context.Context, c fallback.Claim, v verdict.Verdict, trail []verdict.Attempt) {
+	if l.write(ctx, c, "settle", func(ctx context.Context) error { return l.queue.Settle(ctx, c, v, trail) }) {
+		l.metrics.completions.WithLabelValues(completedSettled).Inc()
+		l.metrics.age.Observe(max(c.Now.Sub(c.RecordedAt), 0).Seconds())
+	}
+	l.metrics.checked(resultSettled)
+	l.checks.Settled(c.ReviewID)
+}
+
+// unresolved ends a review without an answer. The verdict is cached like any other: for a day nobody asks again.
+func (l *Loop) unresolved(ctx context.Context, c fallback.Claim, reason verdict.Reason, out verdict.Outcome) {
+	v := l.cache.Put(c.Fingerprint, verdict.Verdict{ID: c.ReviewID, Status: verdict.Unresolved, Reason: reason, Reasons: []verdict.Reason{reason},
+		Attempts: out.Sent, Provider: out.Verdict.Provider, CheckedAt: time.Now()})
+	if l.write(ctx, c, "settle", func(ctx context.Context) error { return l.queue.Settle(ctx, c, v, out.Trail) }) {
+		l.metrics.completions.WithLabelValues(completedUnresolved).Inc()
+		l.metrics.age.Observe(max(c.Now.Sub(c.RecordedAt), 0).Seconds())
+	}
+	l.metrics.checked(resultSettled)
+	l.checks.Settled(c.ReviewID)
+}
+
+func (l *Loop) postpone(ctx context.Context, c fallback.Claim, out verdict.Outcome) {
+	step := c.Snoozes
+	switch out.Cause {
+	case verdict.CauseMailbox:
+		step = c.Attempts
+	case verdict.CauseUnusable:
+		step = c.Unusable
+	}
+	in := fallback.CheckIn(out.Cause, step)
+	in += time.Duration(0.2 * l.cfg.Rand() * float64(in))
+	if wait := time.Until(out.NotBefore); wait > 0 {
+		in = max(in, wait+time.Duration(l.cfg.Rand()*float64(10*time.Second)))
+	}
+	ok := l.write(ctx, c, "postpone", func(ctx context.Context) error {
+		return l.queue.Postpone(ctx, c, fallback.Postponement{CheckIn: in, Reason: out.Verdict.Reason, Cause: out.Cause, Trail: out.Trail})
+	})
+	l.metrics.checked(resultPostponed)
+	if ok && out.Cause == verdict.CauseMailbox {
+		// Until the next check a post for this address gets this review, and costs nothing.
+		next := time.Now().Add(in)
+		l.cache.Mark(c.Fingerprint, verdict.Marker{ID: c.ReviewID, Reason: out.Verdict.Reason, NextCheckAt: next, Until: next})
+	}
+}
+
+// write changes a claimed row, also while stopping, and says whether that took effect. A lost lease is no fault:
+// someone else settled the row or works on it.
+func (l *Loop) write(ctx context.Context, c fallback.Claim, what string, do func(context.Context) error) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+	defer cancel()
+	err := do(ctx)
+	switch {
+	case err == nil:
+		return true
+	case errors.Is(err, fallback.ErrLeaseLost):
+		l.metrics.leasesLost.Inc()
+	default:
+		// The lease ends by itself, and the row is claimed again; a verdict is in the cache by then.
+		l.cfg.Log.ErrorContext(ctx, "review was not written", "operation", what, "id", c.ReviewID, "fingerprint", c.Fingerprint, "error", err)
+	}
+	return false
+}
+
+// sleep waits for d ± 20 %.
+func (l *Loop) sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(time.Duration((0.8 + 0.4*l.cfg.Rand()) * float64(d)))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// upkeep reads the queue's facts for the metrics and removes what is past its retention.
+func (l *Loop) upkeep(ctx context.Context) {
+	stats := time.NewTicker(statsEvery)
+	defer stats.Stop()
+	sweep := time.NewTicker(sweepEvery)
+	defer sweep.Stop()
+	l.read(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-stats.C:
+			l.read(ctx)
+		case <-sweep.C:
+			call, cancel := context.WithTimeout(ctx, time.Minute)
+			if _, err := l.queue.Sweep(call, fallback.DefaultRetention); err != nil && ctx.Err() == nil {
+				l.cfg.Log.WarnContext(ctx, "ended reviews were not removed; it is tried again", "error", err)
+			}
+			cancel()
+		}
+	}
+}
+
+func (l *Loop) read(ctx context.Context) {
+	call, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	if s, err := l.queue.Stats(call); err == nil {
+		l.metrics.stats(s)
+	}
+}

@@ -1,0 +1,72 @@
+package validate
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"validator-gw/internal/verdict"
+)
+
+type metrics struct {
+	validations  *prometheus.CounterVec
+	duration     *prometheus.HistogramVec
+	flights      *prometheus.CounterVec
+	arrivals     *prometheus.CounterVec
+	recordErrors prometheus.Counter
+	lookupErrors prometheus.Counter
+	settledLate  prometheus.Counter
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	opts := func(name, help string) prometheus.CounterOpts {
+		return prometheus.CounterOpts{Namespace: "validator_gw", Name: name, Help: help}
+	}
+	m := &metrics{
+		validations: prometheus.NewCounterVec(opts("validations_total", "Answers given, by status and source."), []string{"status", "source"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "validator_gw", Name: "validation_duration_seconds",
+			Help:    "Time from the request to its answer, retries, backoff and the row included.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, .8, 1.05, 2.5}}, []string{"source"}),
+		flights: prometheus.NewCounterVec(opts("dedupe_requests_total",
+			"Requests that began a check (leader) or joined one in flight (follower), which saved a call."), []string{"role"}),
+		arrivals: prometheus.NewCounterVec(opts("review_arrivals_total", "Rows recorded for review, by reason."), []string{"reason"}),
+		recordErrors: prometheus.NewCounter(opts("review_record_errors_total",
+			"Requests that had no answer and for which no row could be written (503).")),
+		lookupErrors: prometheus.NewCounter(opts("verdict_lookup_errors_total",
+			"Look-ups in the durable verdicts that failed; the check went on without.")),
+		settledLate: prometheus.NewCounter(opts("review_settled_late_total",
+			"Reviews settled by an answer outside the loop: a late one, or another request's.")),
+	}
+	for _, st := range verdict.Statuses {
+		for _, so := range verdict.Sources {
+			m.validations.WithLabelValues(string(st), string(so))
+		}
+	}
+	for _, so := range verdict.Sources {
+		m.duration.WithLabelValues(string(so))
+	}
+	m.flights.WithLabelValues("leader")
+	m.flights.WithLabelValues("follower")
+	for _, r := range verdict.ReviewReasons {
+		m.arrivals.WithLabelValues(string(r))
+	}
+	if reg != nil {
+		reg.MustRegister(m.validations, m.duration, m.flights, m.arrivals, m.recordErrors, m.lookupErrors, m.settledLate)
+	}
+	return m
+}
+
+func (m *metrics) answered(a Answer, took time.Duration) {
+	m.validations.WithLabelValues(string(a.Status), string(a.Source)).Inc()
+	m.duration.WithLabelValues(string(a.Source)).Observe(took.Seconds())
+}
+
+func (m *metrics) flown(joined bool) {
+	if joined {
+		m.flights.WithLabelValues("follower").Inc()
+		return
+	}
+	m.flights.WithLabelValues("leader").Inc()
+}
+
+func (m *metrics) arrived(r verdict.Reason) { m.arrivals.WithLabelValues(string(r)).Inc() }

@@ -1,0 +1,502 @@
+// Package validate makes the one decision: raw text in, answer out, inside the flow's budget. It goes from what
+// costs nothing to what costs most: syntax, cache, the durable verdicts, the check that is in flight for the same
+// address, the upstream, and, when there is no answer in time, a durable row that the loop goes on with.
+//
+// What it promises: an answer inside the budget; one check in flight per address in this process, shared by all
+// who ask, the background loop included; never "accepted" before the commit; a caller that hangs up still
+// leaves its row; a late answer fills the cache and settles the row.
+package validate
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"validator-gw/internal/fallback"
+	"validator-gw/internal/flight"
+	"validator-gw/internal/normalize"
+	"validator-gw/internal/verdict"
+)
+
+// Shares of the budget (docs/decisions/0003-time-budget.md).
+const (
+	// reserve is kept back from the upstream for the row and the answer.
+	reserve = 150 * time.Millisecond
+	// writeTimeout bounds one write of a row, on a context of its own.
+	writeTimeout = 120 * time.Millisecond
+	// lookupTimeout bounds the look-up in the durable store, which a healthy one answers in a millisecond.
+	lookupTimeout = 60 * time.Millisecond
+	// settleTimeout bounds the write of a late answer, for which nobody waits.
+	settleTimeout = 2 * time.Second
+)
+
+// Bounds of a request's own budget.
+const (
+	MinBudget = 300 * time.Millisecond
+	MaxBudget = 950 * time.Millisecond
+)
+
+// DefaultFlow is the flow of a request that names none.
+const DefaultFlow = "signup"
+
+// maxFlights bounds the addresses that are kept apart while in flight.
+const maxFlights = 10_000
+
+type cacher interface {
+	Local(fp normalize.Fingerprint) (verdict.Cached, bool)
+	Shared(ctx context.Context, fp normalize.Fingerprint) (verdict.Cached, bool)
+	Put(fp normalize.Fingerprint, v verdict.Verdict) verdict.Verdict
+	Fill(fp normalize.Fingerprint, v verdict.Verdict)
+	Mark(fp normalize.Fingerprint, m verdict.Marker)
+	MarkerMin() time.Duration
+	Pending(id string) (verdict.Verdict, bool)
+}
+
+type store interface {
+	Lookup(ctx context.Context, fp normalize.Fingerprint) (fallback.Found, error)
+	Record(ctx context.Context, e fallback.Entry) (fallback.Review, error)
+	SettleOpen(ctx context.Context, fp normalize.Fingerprint, v verdict.Verdict, trail []verdict.Attempt) (string, bool, error)
+	Review(ctx context.Context, id string) (fallback.Review, error)
+	Verdict(ctx context.Context, id string) (fallback.Stored, error)
+}
+
+type verifier interface {
+	Check(ctx context.Context, addr normalize.Address, plan verdict.Plan) verdict.Outcome
+}
+
+type admitter interface {
+	Enter(ctx context.Context) (leave func(), err error)
+}
+
+// Flow is how one kind of form is served.
+type Flow struct {
+	// Budget is the time to an answer, MinBudget to MaxBudget.
+	Budget     time.Duration
+	MaxRetries int
+	Policy     Policy
+}
+
+// BackgroundPlan is what the loop may spend on one check.
+type BackgroundPlan struct {
+	Budget     time.Duration
+	MaxRetries int
+}
+
+// Config is what New needs besides its parts. All functions must be safe for concurrent use.
+type Config struct {
+	// Flow returns the flow of a name.
+	Flow func(name string) (Flow, bool)
+	// Background is read at each check of the loop.
+	Background func() BackgroundPlan
+	// LateTimeout is how long a check may outlive its callers.
+	LateTimeout func() time.Duration
+	// Open decrypts a sealed suggestion; an error means that it is left out.
+	Open func(sealed []byte) (string, error)
+	// NewID returns a UUIDv7.
+	NewID func() string
+	// Rand returns numbers in [0, 1).
+	Rand func() float64
+	Log  *slog.Logger
+	// Registerer gets the metrics; nil keeps them unseen.
+	Registerer prometheus.Registerer
+}
+
+// Service validates addresses. Safe for concurrent use.
+type Service struct {
+	cfg     Config
+	cache   cacher
+	store   store
+	client  verifier
+	admit   admitter
+	prints  *normalize.Fingerprinter
+	flights *flight.Group[normalize.Fingerprint, *check]
+	waits   waits
+	metrics *metrics
+}
+
+// New returns a service whose checks live on contexts made from base: end it to cut them off at a stop.
+func New(base context.Context, prints *normalize.Fingerprinter, c cacher, s store, v verifier, a admitter, cfg Config) (*Service, error) {
+	if cfg.Flow == nil || cfg.Background == nil || cfg.LateTimeout == nil || cfg.Open == nil || cfg.NewID == nil || cfg.Rand == nil {
+		return nil, errors.New("validate: every function of Config is required")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Service{
+		cfg: cfg, cache: c, store: s, client: v, admit: a, prints: prints,
+		flights: flight.NewGroup[normalize.Fingerprint, *check](base, maxFlights),
+		waits:   waits{m: make(map[string]*wait)},
+		metrics: newMetrics(cfg.Registerer),
+	}, nil
+}
+
+// HasFlow says whether the settings have a flow of this name.
+func (s *Service) HasFlow(name string) bool {
+	_, ok := s.cfg.Flow(name)
+	return ok
+}
+
+// Close waits until the checks in flight have landed or ctx ends.
+func (s *Service) Close(ctx context.Context) error { return s.flights.Close(ctx) }
+
+// Validate answers one request inside its budget. The end of ctx does not end it: a caller that hangs up still
+// leaves a row. Errors are ErrUnknownFlow, ErrSaturated and *NotDurable.
+func (s *Service) Validate(ctx context.Context, req Request) (Answer, error) {
+	start := time.Now()
+	ctx = context.WithoutCancel(ctx)
+	if req.Flow == "" {
+		req.Flow = DefaultFlow
+	}
+	flow, ok := s.cfg.Flow(req.Flow)
+	if !ok {
+		return Answer{}, ErrUnknownFlow
+	}
+	a, err := s.answer(ctx, start, req, flow)
+	if err == nil {
+		a.Flow = req.Flow
+		s.metrics.answered(a, time.Since(start))
+	}
+	return a, err
+}
+
+func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow Flow) (Answer, error) {
+	addr, err := normalize.Parse(req.Raw)
+	if err != nil {
+		return refused(err, flow.Policy), nil
+	}
+	fp := s.prints.Of(addr)
+	who := asker{addr: addr, fp: fp, policy: flow.Policy}
+	if k, ok := s.cache.Local(fp); ok && k.Fresh(start) {
+		return s.known(who, k, verdict.FromCache), nil
+	}
+	leave, err := s.admit.Enter(ctx)
+	if err != nil {
+		return Answer{}, ErrSaturated
+	}
+	defer leave()
+
+	budget := flow.Budget
+	if req.Budget > 0 {
+		budget = min(budget, max(req.Budget, MinBudget))
+	}
+	window := start.Add(budget - reserve)
+	f, joined, err := s.flights.Start(fp, max(s.cfg.LateTimeout(), budget),
+		func() *check { return s.newCheck(fp, addr, s.cfg.NewID()) },
+		func(ctx context.Context, c *check) error {
+			return s.interactive(ctx, c, verdict.Plan{Class: verdict.Interactive, Until: window, MaxRetries: flow.MaxRetries})
+		})
+	if err != nil {
+		return Answer{}, ErrSaturated // stopping
+	}
+	s.metrics.flown(joined)
+	timer := time.NewTimer(time.Until(window))
+	defer timer.Stop()
+	select {
+	case <-f.Done():
+	case <-timer.C:
+	}
+	c := f.Value()
+	k, source, stale, out := c.result()
+	switch {
+	case k != (verdict.Cached{}):
+		if joined && source == verdict.FromUpstream {
+			source = verdict.FromFlight
+		}
+		a := s.known(who, k, source)
+		a.Backoff = out.Backoff
+		return a, nil
+	case stale != nil:
+		return s.known(who, verdict.Cached{Verdict: stale}, verdict.FromCache), nil
+	}
+	return s.recorded(ctx, who, c, out, fallback.Watcher{Client: req.Client, Flow: req.Flow, Callback: req.Callback})
+}
+
+// recorded answers with a durable row, or with the verdict when it comes in the last moment.
+func (s *Service) recorded(ctx context.Context, who asker, c *check, out verdict.Outcome, w fallback.Watcher) (Answer, error) {
+	review, final, err := s.record(ctx, c, out, w)
+	switch {
+	case final != nil:
+		return s.known(who, verdict.Cached{Verdict: final}, verdict.FromUpstream), nil
+	case err != nil:
+		nd := &NotDurable{Err: err}
+		if errors.Is(err, fallback.ErrUnknownCommit) {
+			nd.ID = c.name()
+		}
+		return Answer{}, nd
+	}
+	a := s.pending(who, verdict.Marker{ID: review.ID, Reason: review.Reason, NextCheckAt: review.NextCheckAt})
+	a.Attempts, a.Backoff = out.Sent, out.Backoff
+	return a, nil
+}
+
+// check is what those who share a flight know of it.
+type check struct {
+	fp   normalize.Fingerprint
+	addr normalize.Address
+
+	mu      sync.Mutex
+	id      string
+	known   verdict.Cached // a verdict, or a marker of an open review: the answer
+	source  verdict.Source
+	stale   *verdict.Verdict // past its freshness: the answer when there is no better one
+	outcome verdict.Outcome  // of a check that ended without a verdict
+	ended   bool
+	open    bool // a review is open for it, as far as is known
+	records map[fallback.Watcher]*recording
+	started time.Time
+}
+
+// recording is one write of a row that several may wait for.
+type recording struct {
+	done   chan struct{}
+	review fallback.Review
+	err    error
+}
+
+func (s *Service) newCheck(fp normalize.Fingerprint, addr normalize.Address, id string) *check {
+	return &check{fp: fp, addr: addr, id: id, started: time.Now(), records: make(map[fallback.Watcher]*recording)}
+}
+
+func (c *check) name() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.id
+}
+
+// result returns what is known by now. A check that is still on its way counts as a time-out of the upstream.
+func (c *check) result() (k verdict.Cached, source verdict.Source, stale *verdict.Verdict, out verdict.Outcome) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out = c.outcome
+	if !c.ended && c.known == (verdict.Cached{}) {
+		out = verdict.Outcome{
+			Verdict: verdict.Verdict{Status: verdict.NeedsReview, Reason: verdict.UpstreamTimeout},
+			Cause:   verdict.CauseUpstream,
+			Trail:   []verdict.Attempt{{At: c.started, Outcome: verdict.AttemptTimeout, LatencyMS: time.Since(c.started).Milliseconds()}},
+			Sent:    1,
+		}
+	}
+	return c.known, c.source, c.stale, out
+}
+
+// interactive is the work of a flight that a person waits for.
+func (s *Service) interactive(ctx context.Context, c *check, plan verdict.Plan) error {
+	if s.look(ctx, c, true) {
+		return nil
+	}
+	return s.ask(ctx, c, plan)
+}
+
+// look searches what is known, from near to far, and says whether that is the answer. Markers answer people only:
+// the loop looks for the verdict behind them.
+func (s *Service) look(ctx context.Context, c *check, markers bool) bool {
+	now := time.Now()
+	take := func(k verdict.Cached) bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		switch {
+		case k.Fresh(now) && (k.Verdict != nil || markers):
+			c.known, c.source = k, verdict.FromCache
+			return true
+		case k.Verdict != nil:
+			c.stale = k.Verdict
+		}
+		return false
+	}
+	// The process's level again: the flight before this one may have landed a moment ago.
+	if k, ok := s.cache.Local(c.fp); ok && take(k) {
+		return true
+	}
+	if k, ok := s.cache.Shared(ctx, c.fp); ok && take(k) {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	found, err := s.store.Lookup(ctx, c.fp)
+	if err != nil {
+		s.metrics.lookupErrors.Inc() // answers go on without; the store's own metrics and log say more
+		return false
+	}
+	if found.Verdict != nil {
+		s.cache.Fill(c.fp, *found.Verdict)
+		if take(verdict.Cached{Verdict: found.Verdict}) {
+			return true
+		}
+	}
+	if r := found.Review; r != nil {
+		c.mu.Lock()
+		c.id, c.open = r.ID, true
+		c.mu.Unlock()
+		if m := s.marker(*r); markers && m.Until.After(now) {
+			s.cache.Mark(c.fp, m)
+			return take(verdict.Cached{Marker: &m})
+		}
+	}
+	return false
+}
+
+// marker says how long an open review answers by itself: on the mailbox's side until its next check, else the
+// least life of a marker from when it was last touched.
+func (s *Service) marker(r fallback.Review) verdict.Marker {
+	m := verdict.Marker{ID: r.ID, Reason: r.Reason, NextCheckAt: r.NextCheckAt, Until: r.UpdatedAt.Add(s.cache.MarkerMin())}
+	if r.Cause == verdict.CauseMailbox {
+		m.Until = r.NextCheckAt
+	}
+	return m
+}
+
+// ask puts the question to the upstream and keeps what comes: at every level of the cache, and in the review
+// if one is open.
+func (s *Service) ask(ctx context.Context, c *check, plan verdict.Plan) error {
+	out := s.client.Check(ctx, c.addr, plan)
+	if !out.Final() {
+		c.mu.Lock()
+		c.outcome, c.ended = out, true
+		c.mu.Unlock()
+		return nil
+	}
+	v := out.Verdict
+	v.ID = c.name()
+	v = s.cache.Put(c.fp, v)
+	c.mu.Lock()
+	c.known, c.source, c.outcome, c.ended = verdict.Cached{Verdict: &v}, verdict.FromUpstream, out, true
+	open := c.open
+	c.mu.Unlock()
+	if open && plan.Class == verdict.Interactive { // the loop settles what it claimed under its lease
+		s.settle(ctx, c.fp, v, out.Trail)
+	}
+	return nil
+}
+
+// settle writes a verdict into whatever review is open for the address. If it can't, the loop comes to the row
+// in time and finds the verdict in the cache: nothing is paid twice.
+func (s *Service) settle(ctx context.Context, fp normalize.Fingerprint, v verdict.Verdict, trail []verdict.Attempt) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	defer cancel()
+	id, settled, err := s.store.SettleOpen(ctx, fp, v, trail)
+	if err != nil {
+		s.cfg.Log.ErrorContext(ctx, "late answer was not written; the loop will", "fingerprint", fp, "error", err)
+		return
+	}
+	if settled {
+		s.metrics.settledLate.Inc()
+		s.waits.wake(id)
+	}
+}
+
+// record makes the check durable for one watcher, once: equal watchers wait for one write. It returns the verdict
+// instead when that has come meanwhile.
+func (s *Service) record(ctx context.Context, c *check, out verdict.Outcome, w fallback.Watcher) (fallback.Review, *verdict.Verdict, error) {
+	c.mu.Lock()
+	if c.known.Verdict != nil {
+		v := c.known.Verdict
+		c.mu.Unlock()
+		return fallback.Review{}, v, nil
+	}
+	r, shared := c.records[w]
+	if !shared {
+		r = &recording{done: make(chan struct{})}
+		c.records[w] = r
+	}
+	id := c.id
+	c.mu.Unlock()
+	if shared {
+		<-r.done // bounded by writeTimeout
+		return r.review, nil, r.err
+	}
+	defer close(r.done)
+	write, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	r.review, r.err = s.store.Record(write, s.entry(c, id, out, w))
+	if r.err != nil {
+		s.metrics.recordErrors.Inc()
+		s.cfg.Log.ErrorContext(ctx, "review was not recorded", "id", id, "fingerprint", c.fp, "error", r.err)
+		return r.review, nil, r.err
+	}
+	s.metrics.arrived(r.review.Reason)
+	s.cache.Mark(c.fp, s.markerOf(r.review))
+	c.mu.Lock()
+	c.id, c.open = r.review.ID, true
+	late := c.known.Verdict
+	c.mu.Unlock()
+	if late != nil {
+		// The answer came while the row was being written: whoever is second settles it, and the cache's last
+		// word must be the verdict.
+		s.cache.Fill(c.fp, *late)
+		s.settle(ctx, c.fp, *late, out.Trail)
+		return r.review, late, nil
+	}
+	return r.review, nil, nil
+}
+
+// markerOf is the marker of a review that was recorded now.
+func (s *Service) markerOf(r fallback.Review) verdict.Marker {
+	m := verdict.Marker{ID: r.ID, Reason: r.Reason, NextCheckAt: r.NextCheckAt}
+	if r.Cause == verdict.CauseMailbox {
+		m.Until = r.NextCheckAt
+	}
+	return m // else the cache chooses
+}
+
+func (s *Service) entry(c *check, id string, out verdict.Outcome, w fallback.Watcher) fallback.Entry {
+	in := spread(fallback.CheckIn(out.Cause, 0), s.cfg.Rand)
+	firm := false
+	if wait := time.Until(out.NotBefore); wait > 0 {
+		in, firm = max(in, wait+time.Duration(s.cfg.Rand()*float64(10*time.Second))), true
+	}
+	return fallback.Entry{
+		ID: id, Fingerprint: c.fp, DomainKey: s.prints.DomainKey(c.addr), Address: c.addr,
+		Reason: out.Verdict.Reason, Cause: out.Cause, CheckIn: in, Firm: firm,
+		Priority: fallback.PriorityInteractive, Watcher: w, Trail: out.Trail,
+	}
+}
+
+// spread keeps what failed together from coming back together: up to 20 % later, never earlier.
+func spread(d time.Duration, rand func() float64) time.Duration {
+	return d + time.Duration(0.2*rand()*float64(d))
+}
+
+// Recheck checks the address of a claimed review for the loop: in the flight that anyone else may have or join. The
+// verdict, when there is one, is cached already and carries its expiries; writing it into the claimed review is
+// the loop's part. An outcome that was cut off by a stop has the trail of a cancelled attempt, or none at all.
+func (s *Service) Recheck(ctx context.Context, claim fallback.Claim) verdict.Outcome {
+	plan := s.cfg.Background()
+	limit := plan.Budget + s.cfg.LateTimeout()
+	f, _, err := s.flights.Start(claim.Fingerprint, limit,
+		func() *check { return s.newCheck(claim.Fingerprint, claim.Address, claim.ReviewID) },
+		func(ctx context.Context, c *check) error {
+			if s.look(ctx, c, false) {
+				return nil
+			}
+			return s.ask(ctx, c, verdict.Plan{Class: verdict.Background, Until: time.Now().Add(plan.Budget), MaxRetries: plan.MaxRetries})
+		})
+	if err != nil {
+		return cutOff()
+	}
+	select {
+	case <-f.Done():
+	case <-ctx.Done():
+		return cutOff()
+	}
+	k, _, _, out := f.Value().result()
+	if k.Verdict != nil {
+		return verdict.Outcome{Verdict: *k.Verdict, Trail: out.Trail, Backoff: out.Backoff, Sent: out.Sent}
+	}
+	if k.Marker != nil {
+		// Joined a person's flight, which ended on a marker: the row itself. Nothing was asked; come again soon.
+		return cutOff()
+	}
+	return out
+}
+
+// cutOff is the outcome of a check that was not made.
+func cutOff() verdict.Outcome {
+	return verdict.Outcome{Verdict: verdict.Verdict{Status: verdict.NeedsReview, Reason: verdict.BudgetExhausted}, Cause: verdict.CauseUpstream}
+}
+
+// Settled tells those who wait for a review that it ended.
+func (s *Service) Settled(id string) { s.waits.wake(id) }

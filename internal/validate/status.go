@@ -1,0 +1,166 @@
+package validate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"validator-gw/internal/fallback"
+	"validator-gw/internal/verdict"
+)
+
+// statusTimeout bounds the reads of one status.
+const statusTimeout = 500 * time.Millisecond
+
+// waitPoll is how often a Wait looks at the store: another replica may settle the review without telling us.
+const waitPoll = time.Second
+
+// Status returns the present answer of a check by its id, with its trail, decided by the flow's policy. Errors
+// are ErrUnknownFlow, ErrUnknownID and ErrUnreadable.
+func (s *Service) Status(ctx context.Context, id, flowName string) (Answer, error) {
+	if flowName == "" {
+		flowName = DefaultFlow
+	}
+	flow, ok := s.cfg.Flow(flowName)
+	if !ok {
+		return Answer{}, ErrUnknownFlow
+	}
+	a, err := s.status(ctx, id, flow.Policy)
+	a.Flow = flowName
+	return a, err
+}
+
+func (s *Service) status(ctx context.Context, id string, p Policy) (Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	who := asker{policy: p}
+	r, err := s.store.Review(ctx, id)
+	switch {
+	case err == nil:
+		return s.reviewed(r, who), nil
+	case !errors.Is(err, fallback.ErrUnknownID):
+		// The store is away; what was not written behind yet is known all the same.
+		if v, ok := s.cache.Pending(id); ok {
+			return s.stored(who, v), nil
+		}
+		return Answer{}, fmt.Errorf("%w: %w", ErrUnreadable, err)
+	}
+	if v, ok := s.cache.Pending(id); ok {
+		return s.stored(who, v), nil
+	}
+	v, err := s.store.Verdict(ctx, id)
+	switch {
+	case errors.Is(err, fallback.ErrUnknownID):
+		return Answer{}, ErrUnknownID
+	case err != nil:
+		return Answer{}, fmt.Errorf("%w: %w", ErrUnreadable, err)
+	}
+	who.fp = v.Fingerprint
+	return s.stored(who, v.Verdict), nil
+}
+
+// stored answers with a verdict that never was a review: its address is not kept.
+func (s *Service) stored(who asker, v verdict.Verdict) Answer {
+	a := s.known(who, verdict.Cached{Verdict: &v}, verdict.FromCache)
+	a.Erased = true
+	return a
+}
+
+func (s *Service) reviewed(r fallback.Review, who asker) Answer {
+	who.addr, who.fp = r.Address, r.Fingerprint
+	var a Answer
+	switch {
+	case r.State == fallback.Open:
+		a = s.pending(who, verdict.Marker{ID: r.ID, Reason: r.Reason, NextCheckAt: r.NextCheckAt})
+		a.Attempts = sent(r.Trail)
+	case r.Verdict != nil:
+		a = s.known(who, verdict.Cached{Verdict: r.Verdict}, verdict.FromReview)
+	default: // dead: nobody works on it until someone replays it
+		a = s.known(who, verdict.Cached{Verdict: &verdict.Verdict{Status: verdict.Unresolved, Reason: r.Reason,
+			Reasons: []verdict.Reason{r.Reason}, CheckedAt: r.EndedAt, SoftUntil: r.EndedAt.AddDate(100, 0, 0)}}, verdict.FromReview)
+		a.Attempts = sent(r.Trail)
+	}
+	a.ID, a.Trail, a.Erased = r.ID, r.Trail, r.Address.IsZero()
+	return a
+}
+
+// sent counts the calls of a trail that reached the wire.
+func sent(trail []verdict.Attempt) int {
+	n := 0
+	for _, t := range trail {
+		if t.Outcome != verdict.AttemptNotSent {
+			n++
+		}
+	}
+	return n
+}
+
+// Wait is Status that waits up to d for the check to end. It returns the pending answer when d passes or ctx ends.
+func (s *Service) Wait(ctx context.Context, id, flow string, d time.Duration) (Answer, error) {
+	end := time.NewTimer(d)
+	defer end.Stop()
+	settled, done := s.waits.on(id)
+	defer done()
+	for {
+		a, err := s.Status(ctx, id, flow)
+		if err != nil || a.Status != verdict.NeedsReview {
+			return a, err
+		}
+		poll := time.NewTimer(waitPoll + time.Duration(s.cfg.Rand()*float64(waitPoll)/4))
+		select {
+		case <-settled:
+			settled = nil // told once; should the store lag, the poll goes on
+		case <-poll.C:
+		case <-end.C:
+			poll.Stop()
+			return a, nil
+		case <-ctx.Done():
+			poll.Stop()
+			return a, nil
+		}
+		poll.Stop()
+	}
+}
+
+// waits are the ids that someone in this process waits for.
+type waits struct {
+	mu sync.Mutex
+	m  map[string]*wait
+}
+
+type wait struct {
+	settled chan struct{}
+	told    bool
+	who     int
+}
+
+// on registers interest in id; call done when it ends.
+func (w *waits) on(id string) (settled <-chan struct{}, done func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	x, ok := w.m[id]
+	if !ok {
+		x = &wait{settled: make(chan struct{})}
+		w.m[id] = x
+	}
+	x.who++
+	return x.settled, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if x.who--; x.who == 0 && w.m[id] == x {
+			delete(w.m, id)
+		}
+	}
+}
+
+func (w *waits) wake(id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if x, ok := w.m[id]; ok && !x.told {
+		x.told = true
+		close(x.settled)
+		delete(w.m, id) // who comes later reads the store first and finds it settled
+	}
+}

@@ -1,0 +1,428 @@
+// Package verimail asks the paid upstream about one address and is calm under every kind of trouble. Check
+// hides attempts, backoff, jitter, the retry budget, the gates, the rate limit and the breaker behind one
+// deadline, and always comes back with an Outcome: a verdict, or why there is none.
+//
+// A call whose request was written is billed, so a call that is late is waited for and not asked again; what
+// is asked again inside the deadline are connect and TLS failures, resets, 5xx, and a 429 whose hint fits.
+// The package keeps nothing, records nothing and knows no cache; it never logs an address or a key.
+package verimail
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sony/gobreaker/v2"
+
+	"validator-gw/internal/normalize"
+	"validator-gw/internal/secret"
+	"validator-gw/internal/verdict"
+)
+
+// minAttempt is the least time in which an attempt makes sense.
+const minAttempt = 100 * time.Millisecond
+
+// maxBooking is how far ahead an interactive call books its slot of the rate.
+const maxBooking = 50 * time.Millisecond
+
+// limiter is the share of the upstream's rate that this process may use.
+type limiter interface {
+	TakeInteractive(maxWait time.Duration) (wait time.Duration, ok bool)
+	TakeBackground() bool
+}
+
+// Config is what New needs. Profile, URL, Limiter and Seal are required.
+type Config struct {
+	// Profile is one of Profiles.
+	Profile string
+	// URL is the provider's base URL.
+	URL string
+	// Key is the credential. It goes into the request's body and nowhere else.
+	Key secret.Text
+	// Transport carries the calls; nil takes NewTransport. It must not resend by itself.
+	Transport http.RoundTripper
+	// Limiter is asked before each call, retries and probes included.
+	Limiter limiter
+	// Seal encrypts a suggestion that changes the local part.
+	Seal func(text string) []byte
+	// Tuning is read at each use; nil takes DefaultTuning.
+	Tuning func() Tuning
+	// Rand returns numbers in [0, 1) and must be safe for concurrent use.
+	Rand func() float64
+	// Log gets warnings about gates and the breaker; nil discards.
+	Log *slog.Logger
+	// Registerer gets the metrics; nil keeps them unseen.
+	Registerer prometheus.Registerer
+}
+
+// Client asks one upstream. Safe for concurrent use.
+type Client struct {
+	profile  *verimailV3
+	name     string
+	http     *http.Client
+	limiter  limiter
+	seal     func(string) []byte
+	tuning   func() Tuning
+	rand     func() float64
+	log      *slog.Logger
+	metrics  *metrics
+	breaker  *breaker
+	account  accountGate
+	gate     notBeforeGate
+	budgets  [2]*retryBudget // by verdict.Class
+	inFlight atomic.Int64
+}
+
+// New returns a client. It does no I/O.
+func New(cfg Config) (*Client, error) {
+	if cfg.Profile != ProfileVerimailV3 {
+		return nil, fmt.Errorf("unknown upstream profile %q; known: %v", cfg.Profile, Profiles)
+	}
+	if cfg.Limiter == nil || cfg.Seal == nil || cfg.Rand == nil {
+		return nil, errors.New("verimail: Limiter, Seal and Rand are required")
+	}
+	profile, err := newVerimailV3(cfg.URL, cfg.Key)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Transport == nil {
+		cfg.Transport = NewTransport(64)
+	}
+	if cfg.Tuning == nil {
+		cfg.Tuning = DefaultTuning
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	c := &Client{profile: profile, name: cfg.Profile, limiter: cfg.Limiter, seal: cfg.Seal, tuning: cfg.Tuning, rand: cfg.Rand, log: cfg.Log}
+	c.http = &http.Client{
+		Transport: cfg.Transport,
+		// A redirect would carry address and key to a place that nobody configured.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	c.metrics = newMetrics(cfg.Registerer, cfg.Profile)
+	c.budgets = [2]*retryBudget{newRetryBudget(), newRetryBudget()}
+	c.breaker = newBreaker(func() BreakerTuning { return c.tuning().Breaker }, cfg.Rand, c.breakerChanged)
+	return c, nil
+}
+
+// NewTransport returns a transport for the upstream: connections are kept for conns calls at a time, and
+// every phase before the answer has a limit of its own below the call's.
+func NewTransport(conns int) *http.Transport {
+	dialer := &net.Dialer{Timeout: 2 * time.Second, KeepAlive: 30 * time.Second}
+	return &http.Transport{
+		Proxy:                  http.ProxyFromEnvironment,
+		DialContext:            dialer.DialContext,
+		TLSHandshakeTimeout:    2 * time.Second,
+		MaxIdleConns:           conns,
+		MaxIdleConnsPerHost:    conns,
+		IdleConnTimeout:        90 * time.Second,
+		MaxResponseHeaderBytes: 32 << 10,
+		ForceAttemptHTTP2:      true,
+	}
+}
+
+// Host names the upstream for people: scheme and host, without user, path or query.
+func (c *Client) Host() string { return c.profile.host }
+
+// breakerChanged runs under the breaker's lock: it sets metrics and logs, and calls nothing of the breaker.
+func (c *Client) breakerChanged(from, to gobreaker.State) {
+	c.metrics.breakerMoved(to)
+	c.log.Warn("breaker changed", "from", from.String(), "to", to.String())
+}
+
+// Standing is how the upstream stands for someone who wants to call it.
+type Standing struct {
+	// Closed says that nothing must be sent before Until; why is in Reason.
+	Closed bool
+	Reason verdict.Reason
+	Until  time.Time // zero while the breaker is open: ask again
+	// Probing says that the breaker is half-open: a few calls decide.
+	Probing bool
+	// Breaker is closed, half-open or open.
+	Breaker string
+}
+
+// Standing reports the gates and the breaker.
+func (c *Client) Standing() Standing {
+	state := c.breaker.state()
+	s := Standing{Breaker: state.String(), Probing: state == gobreaker.StateHalfOpen}
+	if reason, until, closed := c.blocked(time.Now(), state); closed {
+		s.Closed, s.Reason, s.Until = true, reason, until
+	}
+	return s
+}
+
+func (c *Client) blocked(now time.Time, state gobreaker.State) (verdict.Reason, time.Time, bool) {
+	if reason, until, closed := c.account.blocked(now); closed {
+		return reason, until, true
+	}
+	if until, closed := c.gate.blocked(now); closed {
+		return verdict.UpstreamThrottled, until, true
+	}
+	if state == gobreaker.StateOpen {
+		return verdict.CircuitOpen, time.Time{}, true
+	}
+	return "", time.Time{}, false
+}
+
+// Check asks the upstream about addr. Until plan.Until it tries, waits and tries again as far as that fits; a call
+// that is on the wire by then is waited for until ctx ends or the late time-out. It returns the last real trouble
+// and not the deadline that ended the trying.
+func (c *Client) Check(ctx context.Context, addr normalize.Address, plan verdict.Plan) verdict.Outcome {
+	var out verdict.Outcome
+	var last *reply // the latest attempt that brought no verdict
+	for attempt := 1; ; attempt++ {
+		r, refusal := c.attempt(ctx, addr, plan)
+		if refusal != nil {
+			if last == nil {
+				out.Trail = append(out.Trail, verdict.Attempt{At: time.Now(), Outcome: verdict.AttemptNotSent})
+				c.giveUp(&out, refusal.reason, verdict.CauseUpstream, refusal.until, refusal.giveup)
+			} else {
+				c.giveUp(&out, last.reason, last.cause, later(c.notBefore(last), refusal.until), refusal.giveup)
+			}
+			break
+		}
+		out.Sent++
+		out.Trail = append(out.Trail, r.trail())
+		if r.status.Final() {
+			out.Verdict = verdict.Verdict{Status: r.status, Reason: r.reason, Reasons: []verdict.Reason{r.reason}, Flags: r.flags,
+				Suggestion: r.suggested, Provider: c.name, CheckedAt: r.at.Add(r.took)}
+			break
+		}
+		last = r
+		pause, giveup := c.pause(r, plan, attempt)
+		if giveup != "" {
+			c.giveUp(&out, r.reason, r.cause, c.notBefore(r), giveup)
+			break
+		}
+		out.Backoff += pause
+		if !sleep(ctx, pause) {
+			c.giveUp(&out, r.reason, r.cause, c.notBefore(r), giveupDeadline)
+			break
+		}
+	}
+	out.Verdict.Attempts = out.Sent
+	c.metrics.checked(out)
+	return out
+}
+
+// giveUp ends a check without a verdict.
+func (c *Client) giveUp(out *verdict.Outcome, reason verdict.Reason, cause verdict.Cause, notBefore time.Time, giveup string) {
+	out.Verdict = verdict.Verdict{Status: verdict.NeedsReview, Reason: reason, Reasons: []verdict.Reason{reason}, Provider: c.name}
+	out.Cause = cause
+	out.NotBefore = notBefore
+	c.metrics.giveups.WithLabelValues(c.name, giveup).Inc()
+}
+
+// notBefore is the earliest next try after r, as far as the upstream or a gate said.
+func (c *Client) notBefore(r *reply) time.Time {
+	var t time.Time
+	if r.hinted() {
+		t = r.at.Add(r.took).Add(r.wait)
+	}
+	if _, until, closed := c.blocked(time.Now(), gobreaker.StateClosed); closed {
+		t = later(t, until)
+	}
+	return t
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// pause says how long to wait before the next attempt, or why there is none.
+func (c *Client) pause(r *reply, plan verdict.Plan, attempt int) (time.Duration, string) {
+	t := c.tuning()
+	retry := r.retry || (r.outcome == verdict.AttemptTimeout && t.RetryOnTimeout)
+	switch {
+	case !retry:
+		return 0, giveupNotRetryable
+	case attempt > plan.MaxRetries:
+		return 0, giveupMaxAttempts
+	}
+	class := t.class(plan.Class)
+	d := backoff(attempt-1, class, c.rand)
+	if r.hinted() && r.wait > d {
+		// The hint is a minimum: jitter goes on top, or all who were told the same come back together.
+		d = r.wait + jitter(class.Jitter, c.rand)
+	}
+	if time.Until(plan.Until) < d+minAttempt {
+		return 0, giveupDeadline
+	}
+	if !c.budgets[plan.Class].take() {
+		return 0, giveupRetryBudget
+	}
+	return d, ""
+}
+
+// refusal is why an attempt was not sent.
+type refusal struct {
+	reason verdict.Reason
+	until  time.Time
+	giveup string
+}
+
+// attempt passes the gates, pays for a token, and makes one call.
+func (c *Client) attempt(ctx context.Context, addr normalize.Address, plan verdict.Plan) (*reply, *refusal) {
+	state := c.breaker.state()
+	if reason, until, closed := c.blocked(time.Now(), state); closed {
+		if reason == verdict.CircuitOpen {
+			c.metrics.breakerRejected.WithLabelValues(c.name).Inc()
+		}
+		return nil, &refusal{reason, until, giveupBlocked}
+	}
+	if ctx.Err() != nil || time.Until(plan.Until) < minAttempt {
+		return nil, &refusal{verdict.BudgetExhausted, time.Time{}, giveupDeadline}
+	}
+	t := c.tuning()
+	if c.inFlight.Load() >= int64(t.MaxInFlight) {
+		return nil, &refusal{verdict.LimiterSaturated, time.Time{}, giveupLimiter}
+	}
+	if !c.token(ctx, plan) {
+		return nil, &refusal{verdict.LimiterSaturated, time.Time{}, giveupLimiter}
+	}
+	// The wait for the token may have changed the world, and the account gate lets just one through.
+	now := time.Now()
+	if until, closed := c.gate.blocked(now); closed {
+		return nil, &refusal{verdict.UpstreamThrottled, until, giveupBlocked}
+	}
+	if reason, until, closed := c.account.enter(now, t.LateTimeout); closed {
+		return nil, &refusal{reason, until, giveupBlocked}
+	}
+	call, err := c.send(ctx, addr)
+	if err != nil {
+		c.metrics.breakerRejected.WithLabelValues(c.name).Inc()
+		return nil, &refusal{verdict.CircuitOpen, time.Time{}, giveupBlocked}
+	}
+	wait := t.class(plan.Class).AttemptTimeout
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-call.done:
+	case <-timer.C:
+		c.metrics.late.WithLabelValues(c.name).Inc()
+		if t.RetryOnTimeout {
+			// Not billed, says the setting: the call goes on by itself, and its answer is dropped.
+			return &reply{outcome: verdict.AttemptTimeout, reason: verdict.UpstreamTimeout, cause: verdict.CauseUpstream,
+				at: call.at, took: time.Since(call.at)}, nil
+		}
+		<-call.done // bounded by the call's own context
+	}
+	return &call.reply, nil
+}
+
+// tokenPoll is how often background work asks again for a token. It books nothing ahead, so that it never
+// stands in front of a person.
+const tokenPoll = 100 * time.Millisecond
+
+// token takes one grant of the rate. Interactive work sleeps for a booked one; background work waits for one
+// that is to spare, as long as its budget lasts.
+func (c *Client) token(ctx context.Context, plan verdict.Plan) bool {
+	if plan.Class == verdict.Interactive {
+		wait, ok := c.limiter.TakeInteractive(min(maxBooking, time.Until(plan.Until)-minAttempt))
+		return ok && sleep(ctx, wait)
+	}
+	for !c.limiter.TakeBackground() {
+		if time.Until(plan.Until) < minAttempt+2*tokenPoll || !sleep(ctx, tokenPoll+jitter(tokenPoll, c.rand)) {
+			return false
+		}
+	}
+	return true
+}
+
+// call is one exchange in the air; reply may be read once done is closed.
+type call struct {
+	at    time.Time
+	done  chan struct{}
+	reply reply
+}
+
+// send begins one exchange under the breaker. It returns at once: the call when the breaker let it through, else
+// the breaker's refusal. The breaker's verdict is given when the call ends or when it has been silent for the
+// grace time, whichever is first, while the call itself goes on.
+func (c *Client) send(ctx context.Context, addr normalize.Address) (*call, error) {
+	t := c.tuning()
+	call := &call{at: time.Now(), done: make(chan struct{})}
+	admitted := make(chan error, 1)
+	go func() {
+		err := c.breaker.guard(func() error {
+			admitted <- nil
+			go c.carry(ctx, call, addr, t.LateTimeout)
+			grace := time.NewTimer(t.Breaker.SlowGrace)
+			defer grace.Stop()
+			select {
+			case <-call.done:
+				return call.reply.health
+			case <-grace.C:
+				return errFailure
+			}
+		})
+		if refused(err) {
+			admitted <- err
+		}
+	}()
+	if err := <-admitted; err != nil {
+		return nil, err
+	}
+	return call, nil
+}
+
+// carry makes the exchange and tells the gates what it means.
+func (c *Client) carry(ctx context.Context, call *call, addr normalize.Address, limit time.Duration) {
+	defer close(call.done)
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	c.inFlight.Add(1)
+	c.metrics.inFlight.WithLabelValues(c.name).Inc()
+	defer func() {
+		c.inFlight.Add(-1)
+		c.metrics.inFlight.WithLabelValues(c.name).Dec()
+	}()
+	// A bug in reading an answer must not end the process; the call then reads as a bad body.
+	defer func() {
+		if p := recover(); p != nil {
+			c.log.Error("attempt panicked", "type", fmt.Sprintf("%T", p))
+			call.reply = reply{outcome: verdict.AttemptBadBody, reason: verdict.UpstreamBadResponse, cause: verdict.CauseUnusable,
+				health: errNeutral, at: call.at, took: time.Since(call.at)}
+		}
+	}()
+	call.reply = c.exchange(ctx, addr)
+	c.learn(&call.reply)
+	c.metrics.attempted(&call.reply)
+}
+
+// learn moves the gates by what one reply says.
+func (c *Client) learn(r *reply) {
+	now := time.Now()
+	switch r.outcome {
+	case verdict.AttemptAuth, verdict.AttemptQuota:
+		until := c.account.close(r.reason, r.at, now)
+		c.log.Error("upstream refuses our account: nothing is sent until the time given",
+			"reason", string(r.reason), "http_status", r.http, "until", until)
+		return
+	case verdict.AttemptAnswered, verdict.AttemptTransient:
+		c.account.open()
+		c.gate.answered()
+		for _, b := range c.budgets {
+			b.success(c.tuning().RetryBudgetRatio)
+		}
+	case verdict.AttemptThrottled:
+		if !r.hinted() {
+			c.gate.throttled(now)
+		}
+	}
+	if r.hinted() {
+		c.gate.hint(now, r.wait)
+		c.log.Warn("upstream asked us to wait", "http_status", r.http, "wait", r.wait, "form", r.hint)
+	}
+}

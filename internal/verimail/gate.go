@@ -1,0 +1,141 @@
+package verimail
+
+import (
+	"sync"
+	"time"
+
+	"validator-gw/internal/verdict"
+)
+
+// The account gate's cool-down: a key that is refused once is refused a thousand times, and providers block
+// those who go on asking.
+const (
+	accountCooldown    = 10 * time.Minute
+	accountCooldownMax = time.Hour
+)
+
+// accountGate is closed by answers that concern our account (key, quota) and not the address. While it is
+// closed nothing is sent; after each cool-down one call may find out. Safe for concurrent use.
+type accountGate struct {
+	mu     sync.Mutex
+	until  time.Time
+	step   int       // closings in a row; 0 is open
+	closed time.Time // the last closing
+	reason verdict.Reason
+}
+
+// blocked says whether a call must not go now, why, and until when.
+func (g *accountGate) blocked(now time.Time) (verdict.Reason, time.Time, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.step == 0 || !now.Before(g.until) {
+		return "", time.Time{}, false
+	}
+	return g.reason, g.until, true
+}
+
+// enter is blocked for a call that is about to be sent: after a cool-down it lets one through and holds the
+// others back for hold, by when that one has said how things stand.
+func (g *accountGate) enter(now time.Time, hold time.Duration) (verdict.Reason, time.Time, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.step == 0 {
+		return "", time.Time{}, false
+	}
+	if now.Before(g.until) {
+		return g.reason, g.until, true
+	}
+	g.until = now.Add(hold)
+	return "", time.Time{}, false
+}
+
+// close shuts the gate after an answer to a call that began at sent. Calls that were on the wire together
+// close it once.
+func (g *accountGate) close(reason verdict.Reason, sent, now time.Time) time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.step > 0 && sent.Before(g.closed) {
+		return g.until
+	}
+	d := accountCooldown
+	for range g.step {
+		if d >= accountCooldownMax {
+			break
+		}
+		d *= 2
+	}
+	g.step++
+	g.reason = reason
+	g.until = now.Add(min(d, accountCooldownMax))
+	g.closed = now
+	return g.until
+}
+
+// open says that the account works: some call was answered.
+func (g *accountGate) open() {
+	g.mu.Lock()
+	g.step, g.until = 0, time.Time{}
+	g.mu.Unlock()
+}
+
+// The not-before gate for throttling without a hint: a single 429 only backs off, three in a row close it.
+const (
+	throttleRun    = 3
+	throttleWithin = 10 * time.Second
+	throttlePause  = time.Second
+	throttleMax    = 30 * time.Second
+)
+
+// notBeforeGate holds the moment before which nobody calls the upstream. Hints (Retry-After) move it, and
+// 429s without a hint that come in a row. It only ever moves later. Safe for concurrent use.
+type notBeforeGate struct {
+	mu    sync.Mutex
+	until time.Time
+	run   []time.Time // the latest 429s without a hint, with no verdict in between
+	step  int         // pauses in a row
+}
+
+func (g *notBeforeGate) blocked(now time.Time) (time.Time, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.until, now.Before(g.until)
+}
+
+// hint moves the gate to now+wait.
+func (g *notBeforeGate) hint(now time.Time, wait time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if until := now.Add(wait); until.After(g.until) {
+		g.until = until
+	}
+}
+
+// throttled notes a 429 without a hint; the third within ten seconds pauses everyone.
+func (g *notBeforeGate) throttled(now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.run = append(g.run, now)
+	if len(g.run) > throttleRun {
+		g.run = g.run[len(g.run)-throttleRun:]
+	}
+	if len(g.run) < throttleRun || now.Sub(g.run[0]) > throttleWithin || now.Before(g.until) {
+		return
+	}
+	pause := throttlePause
+	for range g.step {
+		if pause >= throttleMax {
+			break
+		}
+		pause *= 2
+	}
+	g.step++
+	g.until = now.Add(min(pause, throttleMax))
+	g.run = g.run[:0]
+}
+
+// answered says that the upstream gives verdicts: the next pause is a short one again.
+func (g *notBeforeGate) answered() {
+	g.mu.Lock()
+	g.run, g.step = g.run[:0], 0
+	g.mu.Unlock()
+}
