@@ -76,6 +76,10 @@ func toASCII(text string) (string, verdict.Reason) {
 	if reason := checkHostChars(text); reason != "" {
 		return "", reason
 	}
+	if len(text) > maxAddress {
+		// Refused whatever it maps to, and the time that punycode takes grows with the square of the length.
+		return "", verdict.AddressTooLong
+	}
 	mapped := skeleton(text)
 	for label := range strings.SplitSeq(mapped, ".") {
 		if strings.HasPrefix(label, acePrefix) && !isASCII(label) {

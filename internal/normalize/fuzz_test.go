@@ -120,17 +120,22 @@ func TestLaws(t *testing.T) {
 		"@example.com", "@example.com", "Bob <", "»", "«", "{", "}", "\ue000", "\ufdd0",
 	})
 	rapid.Check(t, func(t *rapid.T) {
-		checkLaws(t, strings.Join(rapid.SliceOfN(piece, 0, 12).Draw(t, "pieces"), ""))
+		for range 50 {
+			checkLaws(t, strings.Join(rapid.SliceOfN(piece, 0, 12).Draw(t, "pieces"), ""))
+		}
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		checkLaws(t, rapid.String().Draw(t, "local")+"@"+rapid.String().Draw(t, "label")+".com")
 	})
 }
 
-// TestNoRuneBecomesASCII tries all of Unicode: what is not in becomesASCII keeps out of ASCII.
+// lastLetter is past the last character that has any mapping: above are ideographs, tags and private use.
+const lastLetter = 0x323af
+
+// TestNoRuneBecomesASCII tries all of Unicode that has mappings: what is not in becomesASCII keeps out of ASCII.
 func TestNoRuneBecomesASCII(t *testing.T) {
 	t.Parallel()
-	for r := rune(utf8.RuneSelf); r <= unicode.MaxRune; r++ {
+	for r := rune(utf8.RuneSelf); r <= lastLetter; r++ {
 		if r == 0xd800 {
 			r = 0xe000 // surrogates are no characters
 		}
@@ -152,8 +157,8 @@ func TestEveryRuneInALocalPart(t *testing.T) {
 			r = 0xe000
 		}
 		// Ideographs and Hangul, and what is private or not assigned above them, are alike: some will do.
-		alike := 0x3400 <= r && r <= 0xd7ff || 0x20000 <= r && r < 0xe0000 || 0xe1000 <= r
-		if alike && r%97 != 0 {
+		alike := 0x3400 <= r && r <= 0xd7ff || 0x1fb00 <= r && r < 0xe0000 || 0xe1000 <= r
+		if alike && r%499 != 0 {
 			continue
 		}
 		checkLaws(t, "a"+string(r)+"@example.com")
