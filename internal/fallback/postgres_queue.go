@@ -1,0 +1,457 @@
+package fallback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"validator-gw/internal/normalize"
+	"validator-gw/internal/verdict"
+)
+
+// claim takes leases in one statement.
+//
+// walk jumps from one domain that has rows to the next, from the cursor on and around the end, each domain once.
+// pass1 takes a few due rows of each, pass2 fills what is left from any domain; both take the priorities in turn.
+// The passes are materialized, since a planner that runs a limited subquery again would claim more than the
+// limit, and have no ORDER BY of their own, which would lock rows that the limit then drops: a nested loop gives
+// them in the order of walk and of the priorities, and nothing but fairness hangs on it. The arrays and the
+// LIMIT 1 keep later joins to probes by key.
+const claim = `
+WITH RECURSIVE walk (domain_key, lap, n) AS (
+    SELECT coalesce(s.ahead, s.behind), CASE WHEN s.ahead IS NULL THEN 1 ELSE 0 END, 1
+    FROM (SELECT (SELECT min(domain_key) FROM review_queue WHERE domain_key > $1) AS ahead,
+                 (SELECT min(domain_key) FROM review_queue WHERE domain_key <= $1) AS behind) AS s
+    WHERE coalesce(s.ahead, s.behind) IS NOT NULL
+  UNION ALL
+    SELECT coalesce(s.ahead, s.behind), CASE WHEN s.ahead IS NULL THEN 1 ELSE w.lap END, w.n + 1
+    FROM walk w CROSS JOIN LATERAL (
+        SELECT (SELECT min(domain_key) FROM review_queue
+                WHERE domain_key > w.domain_key
+                  AND domain_key <= CASE WHEN w.lap = 0 THEN 9223372036854775807 ELSE $1 END) AS ahead,
+               (SELECT min(domain_key) FROM review_queue WHERE w.lap = 0 AND domain_key <= $1) AS behind) AS s
+    WHERE w.n < $2 AND coalesce(s.ahead, s.behind) IS NOT NULL
+), pass1 AS MATERIALIZED (
+    SELECT d.review_id, w.domain_key, w.n
+    FROM walk w CROSS JOIN LATERAL (
+        SELECT q.review_id
+        FROM unnest($3::smallint[]) AS p (priority) CROSS JOIN LATERAL (
+            SELECT review_id FROM review_queue
+            WHERE domain_key = w.domain_key AND priority = p.priority AND due_at <= now()
+            ORDER BY due_at, review_id LIMIT $4 FOR UPDATE SKIP LOCKED) AS q
+        LIMIT $4) AS d
+    LIMIT $5
+), pass2 AS MATERIALIZED (
+    SELECT q.review_id
+    FROM unnest($3::smallint[]) AS p (priority) CROSS JOIN LATERAL (
+        SELECT review_id FROM review_queue
+        WHERE priority = p.priority AND due_at <= now() AND review_id <> ALL (ARRAY(SELECT review_id FROM pass1))
+        ORDER BY due_at LIMIT $5 FOR UPDATE SKIP LOCKED) AS q
+    LIMIT $5 - (SELECT count(*) FROM pass1)
+), claimed AS (
+    UPDATE review_queue
+       SET due_at = now() + $6::interval, lease_token = nextval('review_lease'), claims = claims + 1,
+           outage_ms = outage_ms + CASE WHEN cause = 'upstream' AND lease_token = 0
+                                        THEN (extract(epoch FROM now() - due_at) * 1000)::bigint ELSE 0 END
+     WHERE review_id = ANY (ARRAY(SELECT review_id FROM pass1 UNION ALL SELECT review_id FROM pass2))
+    RETURNING review_id, lease_token, domain_key, priority, cause, attempts, snoozes, unusable, claims, outage_ms
+)
+SELECT CASE WHEN (SELECT count(*) FROM pass1) >= $5 THEN (SELECT domain_key FROM pass1 ORDER BY n DESC LIMIT 1)
+            ELSE coalesce((SELECT domain_key FROM walk ORDER BY n DESC LIMIT 1), $1) END,
+       now(),
+       c.review_id::text, c.lease_token, c.domain_key, c.priority, c.cause, c.attempts, c.snoozes, c.unusable,
+       c.claims, c.outage_ms, c.fingerprint, c.address, c.reason, c.recorded_at
+FROM (SELECT) AS one LEFT JOIN (
+    SELECT * FROM claimed CROSS JOIN LATERAL (
+        SELECT fingerprint, address, reason, recorded_at FROM reviews WHERE id = claimed.review_id LIMIT 1) AS r
+) AS c ON true
+ORDER BY c.priority DESC`
+
+// Claim leases due rows: it moves their due time forward by the lease and gives each a new token. In a first pass
+// it takes a few rows a domain, going round from the cursor, in a second it fills the batch from any domain; in
+// both the higher priority goes first. Claims are counted here, so that a crash counts. Rows whose address can't
+// be opened are buried as ReasonUnreadable and left out. Nothing due is no error.
+func (s *Postgres) Claim(ctx context.Context, req ClaimRequest) (_ ClaimResult, err error) {
+	defer s.metrics.observe("claim", time.Now(), &err)
+	if req, err = req.check(); err != nil {
+		return ClaimResult{}, err
+	}
+	res, unreadable, err := s.claim(ctx, req)
+	if err != nil {
+		return ClaimResult{}, fmt.Errorf("claim: %w", err)
+	}
+	for _, c := range unreadable {
+		if err := s.Kill(ctx, c, ReasonUnreadable); err != nil && !errors.Is(err, ErrLeaseLost) {
+			return res, fmt.Errorf("claim: %w", err) // its lease will end, and it will be met again
+		}
+	}
+	return res, nil
+}
+
+func (s *Postgres) claim(ctx context.Context, req ClaimRequest) (res ClaimResult, unreadable []Claim, err error) {
+	conn, err := s.work.acquire(ctx)
+	if err != nil {
+		return ClaimResult{}, nil, err
+	}
+	defer conn.Release()
+	rows, err := conn.Query(ctx, claim,
+		req.Cursor, claimWalk, priorityColumn, req.PerDomain, req.Max, req.Lease)
+	if err != nil {
+		return ClaimResult{}, nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var now time.Time
+		var id, cause, reason *string
+		var token, domain, outage *int64
+		var priority *int16
+		var attempts, snoozes, unusable, claims *int
+		var fp, address []byte
+		var recorded *time.Time
+		err := rows.Scan(&res.Cursor, &now, &id, &token, &domain, &priority, &cause, &attempts, &snoozes, &unusable,
+			&claims, &outage, &fp, &address, &reason, &recorded)
+		if err != nil {
+			return ClaimResult{}, nil, err
+		}
+		if id == nil {
+			continue // the one row that carries the cursor of an empty claim
+		}
+		c := Claim{
+			ReviewID: *id, Token: *token, Fingerprint: normalize.Fingerprint(fp), DomainKey: *domain,
+			Address: unseal(s.sealer, address, *id),
+			Reason:  verdict.Reason(*reason), Cause: verdict.Cause(*cause), Priority: Priority(*priority),
+			Attempts: *attempts, Snoozes: *snoozes, Unusable: *unusable, Claims: *claims,
+			RecordedAt: recorded.UTC(), Outage: time.Duration(*outage) * time.Millisecond, Now: now.UTC(),
+		}
+		if c.Address.IsZero() {
+			unreadable = append(unreadable, c)
+		} else {
+			res.Claims = append(res.Claims, c)
+		}
+	}
+	return res, unreadable, rows.Err()
+}
+
+// priorityColumn is priorities as a column's values.
+var priorityColumn = []int16{int16(PriorityInteractive), int16(PriorityBackground), int16(PriorityBackfill)}
+
+// Heartbeat moves the end of a lease to a full lease from now. ErrLeaseLost: the token is not the row's own.
+func (s *Postgres) Heartbeat(ctx context.Context, id string, token int64, lease time.Duration) (err error) {
+	const heartbeat = `
+UPDATE review_queue SET due_at = now() + $3::interval WHERE review_id = $1 AND lease_token = $2`
+	defer s.metrics.observe("heartbeat", time.Now(), &err)
+	if id = canonicalID(id); id == "" || token == 0 {
+		return ErrLeaseLost
+	}
+	n, err := s.work.exec(ctx, heartbeat, id, token, lease)
+	return oneRow("heartbeat", n, err)
+}
+
+// oneRow turns "no row had this token" into ErrLeaseLost.
+func oneRow(operation string, n int64, err error) error {
+	if err != nil {
+		return fmt.Errorf("%s: %w", operation, err)
+	}
+	if n == 0 {
+		return ErrLeaseLost
+	}
+	return nil
+}
+
+// GiveBack ends leases without any result: the rows are due at once and the claims are not counted. ErrLeaseLost:
+// at least one was lost; the others were given back all the same.
+func (s *Postgres) GiveBack(ctx context.Context, claims []Claim) (err error) {
+	const giveBack = `
+UPDATE review_queue q SET due_at = now(), lease_token = 0, claims = greatest(q.claims - 1, 0)
+FROM unnest($1::text[], $2::bigint[]) AS i (id, token)
+WHERE q.review_id = i.id::uuid AND q.lease_token = i.token AND i.token <> 0`
+	defer s.metrics.observe("give_back", time.Now(), &err)
+	if len(claims) == 0 {
+		return nil
+	}
+	ids, tokens := make([]string, len(claims)), make([]int64, len(claims))
+	for i, c := range claims {
+		ids[i], tokens[i] = c.ReviewID, c.Token
+	}
+	n, err := s.work.exec(ctx, giveBack, ids, tokens)
+	if err != nil {
+		return fmt.Errorf("give back: %w", err)
+	}
+	if n < int64(len(claims)) {
+		return ErrLeaseLost
+	}
+	return nil
+}
+
+// settle ends reviews in one statement. It locks the rows of reviews first, in the order of their ids, as every
+// other statement does: so none waits for another in a circle.
+const settle = `
+WITH input AS MATERIALIZED (
+    SELECT id::uuid AS id, token, body::jsonb AS body, trail::jsonb AS trail, verdict_id::uuid AS verdict_id,
+           status, reason, checked_at, hard_until
+    FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
+                $8::timestamptz[], $9::timestamptz[])
+         AS i (id, token, body, trail, verdict_id, status, reason, checked_at, hard_until)
+), locked AS MATERIALIZED (
+    SELECT id FROM reviews WHERE id = ANY ($1::text[]::uuid[]) AND state = 'open' ORDER BY id FOR UPDATE
+), held AS (
+    DELETE FROM review_queue q USING input i
+     WHERE q.review_id = i.id AND q.lease_token = i.token AND i.token <> 0
+       AND q.review_id = ANY (ARRAY(SELECT id FROM locked))
+    RETURNING q.review_id
+), settled AS (
+    UPDATE reviews r
+       SET state = 'settled', verdict = i.body, address = NULL, ended_at = now(),
+           trail = jsonb_path_query_array(r.trail || i.trail, ` + keepTrail + `)
+      FROM input i
+     WHERE r.id = i.id AND r.id = ANY (ARRAY(SELECT review_id FROM held))
+    RETURNING r.id, r.fingerprint
+), kept AS (
+    INSERT INTO verdicts AS v (id, fingerprint, status, reason, body, checked_at, hard_until)
+    SELECT DISTINCT ON (i.verdict_id)
+           i.verdict_id, s.fingerprint, i.status, i.reason, i.body, i.checked_at, i.hard_until
+    FROM settled s JOIN input i ON i.id = s.id
+    WHERE i.hard_until IS NOT NULL
+    ORDER BY i.verdict_id, i.checked_at DESC
+    ON CONFLICT (id) DO UPDATE
+       SET fingerprint = excluded.fingerprint, status = excluded.status, reason = excluded.reason,
+           body = excluded.body, checked_at = excluded.checked_at, hard_until = excluded.hard_until
+     WHERE v.checked_at <= excluded.checked_at
+)
+SELECT review_id::text FROM held`
+
+// Settle ends a claimed review with a final verdict, in one transaction: the review is settled and its address
+// erased, the row of the queue is gone, and the verdict is stored under its id (the review's when it has none)
+// if it has a hard expiry. ErrLeaseLost: the token is not the row's own, and nothing was written.
+func (s *Postgres) Settle(ctx context.Context, c Claim, v verdict.Verdict, trail []verdict.Attempt) error {
+	lost, err := s.SettleBatch(ctx, []Settlement{{Claim: c, Verdict: v, Trail: trail}})
+	if err == nil && len(lost) > 0 {
+		return ErrLeaseLost
+	}
+	return err
+}
+
+// SettleBatch is Settle for several claims, at most MaxBatch, in one transaction. It returns the claims whose
+// lease was lost; the others are settled. A verdict that is not final is an error, before anything is written.
+func (s *Postgres) SettleBatch(ctx context.Context, batch []Settlement) (lost []Claim, err error) {
+	defer s.metrics.observe("settle", time.Now(), &err)
+	n := len(batch)
+	switch {
+	case n == 0:
+		return nil, nil
+	case n > MaxBatch:
+		return nil, fmt.Errorf("settle: %d claims, at most %d", n, MaxBatch)
+	}
+	ids, tokens := make([]string, n), make([]int64, n)
+	bodies, trails := make([]string, n), make([]string, n)
+	verdictIDs, statuses, reasons := make([]string, n), make([]string, n), make([]string, n)
+	checked, hard := make([]time.Time, n), make([]*time.Time, n)
+	for i, b := range batch {
+		v := withID(b.Verdict, b.Claim.ReviewID)
+		if err := checkFinal(v); err != nil {
+			return nil, fmt.Errorf("settle: %w", err)
+		}
+		if bodies[i], err = encodeVerdict(v); err != nil {
+			return nil, fmt.Errorf("settle: %w", err)
+		}
+		if trails[i], err = encodeTrail(b.Trail); err != nil {
+			return nil, fmt.Errorf("settle: %w", err)
+		}
+		ids[i], tokens[i], verdictIDs[i] = b.Claim.ReviewID, b.Claim.Token, v.ID
+		statuses[i], reasons[i], checked[i] = string(v.Status), string(v.Reason), v.CheckedAt
+		if !v.HardUntil.IsZero() {
+			hard[i] = &v.HardUntil
+		}
+	}
+	conn, err := s.work.acquire(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("settle: %w", err)
+	}
+	defer conn.Release()
+	rows, err := conn.Query(ctx, settle, ids, tokens, bodies, trails, verdictIDs, statuses, reasons, checked, hard)
+	if err != nil {
+		return nil, fmt.Errorf("settle: %w", err)
+	}
+	done, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("settle: %w", err)
+	}
+	s.open.Add(-int64(len(done)))
+	held := make(map[string]bool, len(done))
+	for _, id := range done {
+		held[id] = true
+	}
+	for _, b := range batch {
+		if !held[b.Claim.ReviewID] {
+			lost = append(lost, b.Claim)
+		}
+	}
+	return lost, nil
+}
+
+const settleOpen = `
+WITH locked AS MATERIALIZED (
+    SELECT id FROM reviews WHERE fingerprint = $1 AND state = 'open' FOR UPDATE
+), gone AS (
+    DELETE FROM review_queue WHERE review_id = ANY (ARRAY(SELECT id FROM locked))
+), settled AS (
+    UPDATE reviews r
+       SET state = 'settled', verdict = $2::jsonb, address = NULL, ended_at = now(),
+           trail = jsonb_path_query_array(r.trail || $3::jsonb, ` + keepTrail + `)
+     WHERE r.id = ANY (ARRAY(SELECT id FROM locked))
+    RETURNING r.id
+), kept AS (
+    INSERT INTO verdicts AS v (id, fingerprint, status, reason, body, checked_at, hard_until)
+    SELECT $4::uuid, $1, $5, $6, $2::jsonb, $7::timestamptz, $8::timestamptz FROM settled WHERE $8 IS NOT NULL
+    ON CONFLICT (id) DO UPDATE
+       SET fingerprint = excluded.fingerprint, status = excluded.status, reason = excluded.reason,
+           body = excluded.body, checked_at = excluded.checked_at, hard_until = excluded.hard_until
+     WHERE v.checked_at <= excluded.checked_at
+)
+SELECT id::text FROM settled`
+
+// SettleOpen ends whatever review is open for the fingerprint, whoever holds its lease: a late or a fresh answer
+// is as good as the loop's. It stores v as Settle does, but only when there was a review to settle; it returns
+// that review's id. No open review is no error.
+func (s *Postgres) SettleOpen(
+	ctx context.Context, fp normalize.Fingerprint, v verdict.Verdict, trail []verdict.Attempt,
+) (id string, settled bool, err error) {
+	defer s.metrics.observe("settle_open", time.Now(), &err)
+	if err := checkFinal(v); err != nil {
+		return "", false, fmt.Errorf("settle open: %w", err)
+	}
+	body, err := encodeVerdict(v)
+	if err != nil {
+		return "", false, fmt.Errorf("settle open: %w", err)
+	}
+	more, err := encodeTrail(trail)
+	if err != nil {
+		return "", false, fmt.Errorf("settle open: %w", err)
+	}
+	var hard *time.Time
+	if !v.HardUntil.IsZero() {
+		hard = &v.HardUntil
+	}
+	err = s.work.queryRow(ctx, []any{&id}, settleOpen,
+		fp[:], body, more, v.ID, string(v.Status), string(v.Reason), v.CheckedAt, hard)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return "", false, nil
+	case err != nil:
+		return "", false, fmt.Errorf("settle open: %w", err)
+	}
+	s.open.Add(-1)
+	return id, true, nil
+}
+
+const postpone = `
+WITH locked AS MATERIALIZED (
+    SELECT id FROM reviews WHERE id = $1 AND state = 'open' FOR UPDATE
+), held AS (
+    UPDATE review_queue
+       SET due_at = now() + $3::interval, lease_token = 0, claims = 0, cause = $4,
+           attempts = attempts + $5::integer, unusable = unusable + $6::integer,
+           snoozes = CASE WHEN $4 = 'upstream' THEN snoozes + 1 ELSE 0 END,
+           outage_ms = outage_ms + $7::bigint
+     WHERE review_id = ANY (ARRAY(SELECT id FROM locked)) AND lease_token = $2
+    RETURNING review_id
+)
+UPDATE reviews r
+   SET reason = $8, cause = $4, updated_at = now(),
+       trail = jsonb_path_query_array(r.trail || $9::jsonb, ` + keepTrail + `)
+ WHERE r.id = ANY (ARRAY(SELECT review_id FROM held))`
+
+// Postpone ends a lease with no final answer: the review is due again after CheckIn. CauseMailbox counts an
+// attempt and CauseUnusable an unusable answer; CauseUpstream counts a snooze and adds CheckIn to the outage.
+// ErrLeaseLost: the token is not the row's own, and nothing was written.
+func (s *Postgres) Postpone(ctx context.Context, c Claim, p Postponement) (err error) {
+	defer s.metrics.observe("postpone", time.Now(), &err)
+	if err := p.check(); err != nil {
+		return err
+	}
+	if c.Token == 0 {
+		return ErrLeaseLost
+	}
+	trail, err := encodeTrail(p.Trail)
+	if err != nil {
+		return fmt.Errorf("postpone: %w", err)
+	}
+	var outage int64
+	if p.Cause == verdict.CauseUpstream {
+		outage = milliseconds(p.CheckIn)
+	}
+	n, err := s.work.exec(ctx, postpone, c.ReviewID, c.Token, p.CheckIn, string(p.Cause),
+		count(p.Cause == verdict.CauseMailbox), count(p.Cause == verdict.CauseUnusable), outage,
+		string(p.Reason), trail)
+	return oneRow("postpone", n, err)
+}
+
+const kill = `
+WITH locked AS MATERIALIZED (
+    SELECT id FROM reviews WHERE id = $1 AND state = 'open' FOR UPDATE
+), held AS (
+    DELETE FROM review_queue WHERE review_id = ANY (ARRAY(SELECT id FROM locked)) AND lease_token = $2
+    RETURNING review_id
+)
+UPDATE reviews SET state = 'dead', reason = $3, ended_at = now()
+ WHERE id = ANY (ARRAY(SELECT review_id FROM held))`
+
+// Kill buries a claimed review: it is dead with this reason, keeps its address, and is not claimed again.
+// ErrLeaseLost: the token is not the row's own, and nothing was written.
+func (s *Postgres) Kill(ctx context.Context, c Claim, reason verdict.Reason) (err error) {
+	defer s.metrics.observe("kill", time.Now(), &err)
+	if c.Token == 0 {
+		return ErrLeaseLost
+	}
+	n, err := s.work.exec(ctx, kill, c.ReviewID, c.Token, string(reason))
+	if err == nil {
+		s.open.Add(-n)
+	}
+	return oneRow("kill", n, err)
+}
+
+// hasten draws each row's new time once, in a materialized step, since both columns need it.
+const hasten = `
+WITH chosen AS MATERIALIZED (
+    SELECT review_id, now() + random() * $1::interval AS due_at
+    FROM (SELECT q.review_id
+          FROM unnest($2::smallint[]) AS p (priority) CROSS JOIN LATERAL (
+              SELECT review_id FROM review_queue
+              WHERE priority = p.priority AND due_at > now() + $1::interval
+                AND lease_token = 0 AND cause = 'upstream'
+              ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED) AS q
+          LIMIT $3) AS bounded
+)
+UPDATE review_queue q
+   SET due_at = c.due_at,
+       outage_ms = greatest(q.outage_ms - (extract(epoch FROM q.due_at - c.due_at) * 1000)::bigint, 0)
+  FROM chosen c WHERE q.review_id = c.review_id`
+
+// Hasten makes rows that wait on the upstream's side due within spread from now, each at a random moment, so that
+// a recovery is used and no storm follows. It takes rows that are not leased and due later than that, at most
+// limit (0: all), 1,000 a statement, the higher priority and the earlier due first. It returns how many, also
+// beside an error.
+func (s *Postgres) Hasten(ctx context.Context, limit int, spread time.Duration) (hastened int, err error) {
+	defer s.metrics.observe("hasten", time.Now(), &err)
+	if spread < 0 || limit < 0 {
+		return 0, errors.New("hasten: limit or spread is negative")
+	}
+	for limit == 0 || hastened < limit {
+		batch := maxHastenBatch
+		if limit > 0 {
+			batch = min(batch, limit-hastened)
+		}
+		n, err := s.admin.exec(ctx, hasten, spread, priorityColumn, batch)
+		hastened += int(n)
+		if err != nil {
+			return hastened, fmt.Errorf("hasten: %w", err)
+		}
+		if n < int64(batch) {
+			break
+		}
+	}
+	return hastened, nil
+}
