@@ -1,0 +1,220 @@
+package api
+
+import (
+	"golang.org/x/text/language"
+
+	"validator-gw/internal/validate"
+	"validator-gw/internal/verdict"
+)
+
+// lang is a language that messages are written in.
+type lang string
+
+const (
+	english lang = "en"
+	spanish lang = "es"
+)
+
+// langs are the languages, the default first; matcher answers in their order.
+var (
+	langs   = []lang{english, spanish}
+	matcher = language.NewMatcher([]language.Tag{language.English, language.Spanish})
+)
+
+// maxAcceptLanguage bounds the header that is parsed; a browser's has some dozens of bytes.
+const maxAcceptLanguage = 256
+
+// preferred returns the language to answer an Accept-Language header in.
+func preferred(header string) lang {
+	if header == "" || len(header) > maxAcceptLanguage {
+		return english
+	}
+	tags, _, err := language.ParseAcceptLanguage(header)
+	if err != nil {
+		return english
+	}
+	_, i, _ := matcher.Match(tags...)
+	return langs[i]
+}
+
+// message returns the words for the person at the form: what is the matter and what to do, in one or two sentences.
+// The caller's flow decides what happens, so no message says that the person may or may not go on.
+func message(l lang, n validate.Answer) string {
+	texts := messages[l]
+	text, ok := texts.by[n.Status][n.Reason]
+	if !ok {
+		text = texts.otherwise[n.Status]
+	}
+	if n.Status == verdict.Valid && n.Decision == validate.Warn {
+		text = texts.by[verdict.Risky][verdict.Disposable] // what a valid address is warned about
+	}
+	if n.Suggestion == "" {
+		return text
+	}
+	suggestion := texts.didYouMean[0] + n.Suggestion + texts.didYouMean[1]
+	if n.Status == verdict.Invalid {
+		return text + " " + suggestion
+	}
+	return suggestion
+}
+
+// language's texts. Every reason has one under each status that it can come with; a test lists what is missing.
+type texts struct {
+	by         map[verdict.Status]map[verdict.Reason]string
+	otherwise  map[verdict.Status]string // for reasons that are newer than this table
+	didYouMean [2]string                 // around the suggestion
+}
+
+var messages = map[lang]texts{
+	english: {
+		didYouMean: [2]string{"Did you mean ", "?"},
+		otherwise: map[verdict.Status]string{
+			verdict.Valid:       "This address looks good.",
+			verdict.Invalid:     "This address can't receive mail. Please check the spelling.",
+			verdict.Risky:       "This address may not receive our messages. Please make sure that it is spelled right.",
+			verdict.NeedsReview: enPending,
+			verdict.Unresolved:  enUnresolved,
+		},
+		by: map[verdict.Status]map[verdict.Reason]string{
+			verdict.Valid: {verdict.MailboxAccepted: "This address looks good."},
+			verdict.Risky: {
+				verdict.CatchAll:   "This address looks fine. Please make sure that it is spelled right.",
+				verdict.Disposable: "This looks like a temporary address. Please use one that you will keep.",
+				verdict.MailboxFull: "This mailbox seems to be full, so our messages may not arrive. " +
+					"Please make room in it or use another address.",
+			},
+			verdict.NeedsReview: review(enPending, enMailbox),
+			verdict.Unresolved:  unresolved(enUnresolved),
+			verdict.Invalid: {
+				verdict.MailboxNotFound:   "We could not find this mailbox. Please check the spelling.",
+				verdict.Empty:             "Please enter your email address.",
+				verdict.Encoding:          "This address has characters that we can't read. Please type it again.",
+				verdict.ControlChar:       "This address has a hidden character. Please type it again instead of pasting it.",
+				verdict.InvisibleChar:     "This address has a hidden character. Please type it again instead of pasting it.",
+				verdict.BidiControl:       "This address has a hidden character. Please type it again instead of pasting it.",
+				verdict.WhitespaceInside:  "An address has no spaces inside. Please remove them.",
+				verdict.MissingAt:         "An address needs an @, as in name@example.com.",
+				verdict.MultipleAt:        "An address has one @ only. Please check the spelling.",
+				verdict.MultipleAddresses: "Please enter one address only.",
+				verdict.LocalEmpty:        "The part before the @ is missing.",
+				verdict.LocalDot:          "The part before the @ has a dot too many: none at its ends, no two in a row.",
+				verdict.LocalChar:         "The part before the @ has a character that addresses don't have.",
+				verdict.LocalTooLong:      "The part before the @ is too long. Please check the spelling.",
+				verdict.QuotedLocal:       "We can't take addresses in quotation marks. Please use another one.",
+				verdict.Comment:           "Please enter the address alone, without what is in brackets.",
+				verdict.DisplayName:       "Please enter the address alone, without the name.",
+				verdict.Wrapped:           "Please enter the address alone, without the marks around it.",
+				verdict.URIScheme:         "Please enter the address alone, without what comes before it.",
+				verdict.TrailingPunct:     "There is a punctuation mark after the address. Please remove it.",
+				verdict.ConfusableLocal: "The part before the @ has letters that look like others. " +
+					"Please type it again on your usual keyboard.",
+				verdict.FullwidthAt:    "The @ is a wide one. Please type it again as @.",
+				verdict.FullwidthLocal: "The part before the @ has wide letters. Please type it again in usual ones.",
+				verdict.DomainEmpty:    "The part after the @ is missing.",
+				verdict.DomainNoDot:    "The part after the @ is not complete, as in name@example.com.",
+				verdict.DomainDot:      "The part after the @ has a dot too many.",
+				verdict.DomainHyphen:   "The part after the @ has a hyphen in a wrong place.",
+				verdict.DomainChar:     "The part after the @ has a character that addresses don't have.",
+				verdict.LabelTooLong:   "The part after the @ is too long. Please check the spelling.",
+				verdict.DomainTooLong:  "The part after the @ is too long. Please check the spelling.",
+				verdict.AddressTooLong: "This address is too long. Please check the spelling.",
+				verdict.IPLiteral:      "We can't take addresses with numbers in place of a name after the @.",
+				verdict.TLDNumeric:     "We can't take addresses with numbers in place of a name after the @.",
+				verdict.TLDUnknown:     "The ending of this address does not exist. Please check what comes after the last dot.",
+				verdict.ReservedDomain: "The part after the @ can't receive mail. Please use another address.",
+				verdict.IDNInvalid:     "The part after the @ is not spelled right. Please check it.",
+			},
+		},
+	},
+	spanish: {
+		didYouMean: [2]string{"¿Quisiste decir ", "?"},
+		otherwise: map[verdict.Status]string{
+			verdict.Valid:       "La dirección parece correcta.",
+			verdict.Invalid:     "Esta dirección no puede recibir correo. Revisa cómo está escrita.",
+			verdict.Risky:       "Puede que nuestros mensajes no lleguen a esta dirección. Revisa que esté bien escrita.",
+			verdict.NeedsReview: esPending,
+			verdict.Unresolved:  esUnresolved,
+		},
+		by: map[verdict.Status]map[verdict.Reason]string{
+			verdict.Valid: {verdict.MailboxAccepted: "La dirección parece correcta."},
+			verdict.Risky: {
+				verdict.CatchAll:   "La dirección parece correcta. Revisa que esté bien escrita.",
+				verdict.Disposable: "Parece una dirección temporal. Usa una que vayas a conservar.",
+				verdict.MailboxFull: "Este buzón parece estar lleno y puede que nuestros mensajes no lleguen. " +
+					"Haz sitio en él o usa otra dirección.",
+			},
+			verdict.NeedsReview: review(esPending, esMailbox),
+			verdict.Unresolved:  unresolved(esUnresolved),
+			verdict.Invalid: {
+				verdict.MailboxNotFound:   "No encontramos este buzón. Revisa cómo está escrita la dirección.",
+				verdict.Empty:             "Escribe tu dirección de correo.",
+				verdict.Encoding:          "La dirección tiene caracteres que no podemos leer. Escríbela otra vez.",
+				verdict.ControlChar:       "La dirección tiene un carácter oculto. Escríbela otra vez en lugar de pegarla.",
+				verdict.InvisibleChar:     "La dirección tiene un carácter oculto. Escríbela otra vez en lugar de pegarla.",
+				verdict.BidiControl:       "La dirección tiene un carácter oculto. Escríbela otra vez en lugar de pegarla.",
+				verdict.WhitespaceInside:  "Una dirección no lleva espacios dentro. Quítalos.",
+				verdict.MissingAt:         "A la dirección le falta la @, como en nombre@example.com.",
+				verdict.MultipleAt:        "Una dirección lleva una sola @. Revisa cómo está escrita.",
+				verdict.MultipleAddresses: "Escribe una sola dirección.",
+				verdict.LocalEmpty:        "Falta la parte antes de la @.",
+				verdict.LocalDot:          "A la parte antes de la @ le sobra un punto: ni en los extremos ni dos seguidos.",
+				verdict.LocalChar:         "La parte antes de la @ tiene un carácter que las direcciones no llevan.",
+				verdict.LocalTooLong:      "La parte antes de la @ es demasiado larga. Revisa cómo está escrita.",
+				verdict.QuotedLocal:       "No podemos aceptar direcciones entre comillas. Usa otra.",
+				verdict.Comment:           "Escribe solo la dirección, sin lo que va entre paréntesis.",
+				verdict.DisplayName:       "Escribe solo la dirección, sin el nombre.",
+				verdict.Wrapped:           "Escribe solo la dirección, sin los signos que la rodean.",
+				verdict.URIScheme:         "Escribe solo la dirección, sin lo que va delante.",
+				verdict.TrailingPunct:     "Hay un signo de puntuación después de la dirección. Quítalo.",
+				verdict.ConfusableLocal: "La parte antes de la @ tiene letras que se parecen a otras. " +
+					"Escríbela otra vez con tu teclado habitual.",
+				verdict.FullwidthAt:    "La @ es de ancho doble. Escríbela otra vez como @.",
+				verdict.FullwidthLocal: "La parte antes de la @ tiene letras de ancho doble. Escríbela con letras normales.",
+				verdict.DomainEmpty:    "Falta la parte después de la @.",
+				verdict.DomainNoDot:    "La parte después de la @ no está completa, como en nombre@example.com.",
+				verdict.DomainDot:      "A la parte después de la @ le sobra un punto.",
+				verdict.DomainHyphen:   "La parte después de la @ tiene un guion donde no puede ir.",
+				verdict.DomainChar:     "La parte después de la @ tiene un carácter que las direcciones no llevan.",
+				verdict.LabelTooLong:   "La parte después de la @ es demasiado larga. Revisa cómo está escrita.",
+				verdict.DomainTooLong:  "La parte después de la @ es demasiado larga. Revisa cómo está escrita.",
+				verdict.AddressTooLong: "La dirección es demasiado larga. Revisa cómo está escrita.",
+				verdict.IPLiteral:      "No podemos aceptar direcciones con números en lugar de un nombre después de la @.",
+				verdict.TLDNumeric:     "No podemos aceptar direcciones con números en lugar de un nombre después de la @.",
+				verdict.TLDUnknown:     "El final de la dirección no existe. Revisa lo que va después del último punto.",
+				verdict.ReservedDomain: "La parte después de la @ no puede recibir correo. Usa otra dirección.",
+				verdict.IDNInvalid:     "La parte después de la @ no está bien escrita. Revísala.",
+			},
+		},
+	},
+}
+
+const (
+	enPending    = "We could not check this address just now. We keep trying; there is nothing you need to do."
+	enMailbox    = "Your mail provider did not give us an answer yet. We keep trying; there is nothing you need to do."
+	enUnresolved = "We could not find out whether this address works. Please make sure that it is spelled right."
+
+	esPending    = "Ahora mismo no pudimos comprobar la dirección. Seguimos intentándolo; no tienes que hacer nada."
+	esMailbox    = "Tu proveedor de correo aún no nos ha respondido. Seguimos intentándolo; no tienes que hacer nada."
+	esUnresolved = "No pudimos saber si la dirección funciona. Revisa que esté bien escrita."
+)
+
+// review returns the texts of the reasons of a review: whose side it is on is all that a person can use.
+func review(pending, mailbox string) map[verdict.Reason]string {
+	m := make(map[verdict.Reason]string)
+	for _, r := range verdict.ReviewReasons {
+		m[r] = pending
+	}
+	for _, r := range []verdict.Reason{verdict.MailboxTempRejected, verdict.MXUnreachable} {
+		m[r] = mailbox
+	}
+	return m
+}
+
+// unresolved returns the text of a review that ended without an answer, whatever the last reason was.
+func unresolved(text string) map[verdict.Reason]string {
+	m := map[verdict.Reason]string{verdict.ReviewExpired: text, verdict.ReviewPoisoned: text}
+	for _, r := range verdict.ReviewReasons {
+		m[r] = text
+	}
+	return m
+}

@@ -1,0 +1,75 @@
+package api
+
+import (
+	"net/http"
+	"strconv"
+
+	validatorgw "validator-gw"
+	"validator-gw/internal/api/openapi"
+)
+
+// GetLivez answers GET /livez: always well, while there is an answer at all.
+func (a *API) GetLivez(w http.ResponseWriter, _ *http.Request) {
+	w.(*exchange).writeJSON(http.StatusOK, mediaJSON, openapi.Liveness{Status: openapi.LivenessStatusAlive})
+}
+
+// GetReadyz answers GET /readyz.
+func (a *API) GetReadyz(w http.ResponseWriter, _ *http.Request) {
+	now := a.health.Readiness()
+	body := openapi.Readiness{Status: openapi.ReadinessStatus(now.State), Parts: make([]openapi.Part, 0, len(now.Parts))}
+	for _, p := range now.Parts {
+		body.Parts = append(body.Parts, openapi.Part{Name: p.Name, Status: openapi.PartStatus(p.Status), Note: p.Note})
+	}
+	status := http.StatusServiceUnavailable
+	if now.State == Ready || now.State == Degraded {
+		status = http.StatusOK
+	}
+	w.(*exchange).writeJSON(status, mediaJSON, body)
+}
+
+// GetOpenAPI answers GET /openapi.yaml.
+func (a *API) GetOpenAPI(w http.ResponseWriter, _ *http.Request) {
+	h := w.Header()
+	h.Set("Content-Type", "application/yaml") // RFC 9512
+	h.Set("Cache-Control", "max-age=300")
+	h.Set("Content-Length", strconv.Itoa(len(validatorgw.OpenAPI)))
+	w.WriteHeader(http.StatusOK)
+	_, _ = w.Write(validatorgw.OpenAPI) // an error means that the caller left
+}
+
+// The operations below are part of the contract and not of this version.
+
+// GetDocs answers GET /docs.
+func (a *API) GetDocs(w http.ResponseWriter, _ *http.Request) { a.later(w) }
+
+// Revalidate answers POST /revalidate.
+func (a *API) Revalidate(w http.ResponseWriter, _ *http.Request, _ openapi.RevalidateParams) {
+	a.later(w)
+}
+
+// CreateBackfill answers POST /backfills.
+func (a *API) CreateBackfill(w http.ResponseWriter, _ *http.Request, _ openapi.CreateBackfillParams) {
+	a.later(w)
+}
+
+// GetBackfill answers GET /backfills/{id}.
+func (a *API) GetBackfill(w http.ResponseWriter, _ *http.Request, _ openapi.BackfillID, _ openapi.GetBackfillParams) {
+	a.later(w)
+}
+
+// GetBackfillResults answers GET /backfills/{id}/results.
+func (a *API) GetBackfillResults(
+	w http.ResponseWriter, _ *http.Request, _ openapi.BackfillID, _ openapi.GetBackfillResultsParams,
+) {
+	a.later(w)
+}
+
+// GetQueue answers GET /queue.
+func (a *API) GetQueue(w http.ResponseWriter, _ *http.Request, _ openapi.GetQueueParams) { a.later(w) }
+
+// EraseAddress answers DELETE /addresses.
+func (a *API) EraseAddress(w http.ResponseWriter, _ *http.Request, _ openapi.EraseAddressParams) {
+	a.later(w)
+}
+
+func (a *API) later(w http.ResponseWriter) { a.refuse(w.(*exchange), notImplemented.plain()) }

@@ -1,0 +1,124 @@
+package api
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"validator-gw/internal/api/openapi"
+)
+
+// route is one operation of the document.
+type route struct {
+	method  string // empty for what matches no route
+	pattern string
+	keyed   bool  // a key is asked for
+	probe   bool  // asked for all the time, by machines
+	codes   []int // the document's status codes
+	handler http.HandlerFunc
+
+	inFlight  prometheus.Gauge
+	counters  map[int]prometheus.Counter
+	durations [3]prometheus.Observer // in the order of classes
+}
+
+// The patterns of requests that match no route, as log lines and metrics name them.
+const (
+	patternUnmatched  = "unmatched"
+	patternPathIsHere = "unmatched_method"
+)
+
+// table returns the routes, in the order of the document, and last the two for what matches none. A test holds it to
+// the document: paths, methods, keys and codes.
+func (a *API) table() []*route {
+	w := &openapi.ServerInterfaceWrapper{Handler: a, ErrorHandlerFunc: a.badParameter}
+	return []*route{
+		{method: "POST", pattern: "/validate", keyed: true, handler: w.ValidateAddress,
+			codes: []int{200, 202, 400, 401, 403, 409, 413, 415, 422, 429, 500, 501, 503}},
+		{method: "GET", pattern: "/status/{id}", keyed: true, handler: w.GetStatus,
+			codes: []int{200, 400, 401, 403, 404, 422, 429, 500, 503}},
+		{method: "POST", pattern: "/revalidate", keyed: true, handler: w.Revalidate,
+			codes: []int{202, 400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 501, 503}},
+		{method: "POST", pattern: "/backfills", keyed: true, handler: w.CreateBackfill,
+			codes: []int{202, 400, 401, 403, 409, 415, 422, 429, 500, 501, 503}},
+		{method: "GET", pattern: "/backfills/{id}", keyed: true, handler: w.GetBackfill,
+			codes: []int{200, 401, 403, 404, 429, 500, 501, 503}},
+		{method: "GET", pattern: "/backfills/{id}/results", keyed: true, handler: w.GetBackfillResults,
+			codes: []int{200, 401, 403, 404, 409, 429, 500, 501, 503}},
+		{method: "GET", pattern: "/queue", keyed: true, handler: w.GetQueue,
+			codes: []int{200, 401, 403, 429, 500, 501, 503}},
+		{method: "DELETE", pattern: "/addresses", keyed: true, handler: w.EraseAddress,
+			codes: []int{204, 400, 401, 403, 413, 415, 429, 500, 501, 503}},
+		{method: "GET", pattern: "/livez", probe: true, handler: w.GetLivez, codes: []int{200, 500}},
+		{method: "GET", pattern: "/readyz", probe: true, handler: w.GetReadyz, codes: []int{200, 500, 503}},
+		{method: "GET", pattern: "/openapi.yaml", handler: w.GetOpenAPI, codes: []int{200, 500}},
+		{method: "GET", pattern: "/docs", handler: w.GetDocs, codes: []int{200, 500, 501}},
+		{pattern: patternUnmatched, handler: a.nothingHere},
+		{pattern: patternPathIsHere, handler: a.otherMethods},
+	}
+}
+
+// router ties the routes together. A HEAD is answered like the GET of its path, without the body.
+func (a *API) router() *chi.Mux {
+	m := chi.NewRouter()
+	m.Use(middleware.GetHead)
+	for _, rt := range a.routes {
+		switch rt.pattern {
+		case patternUnmatched:
+			m.NotFound(a.serve(rt))
+		case patternPathIsHere:
+			m.MethodNotAllowed(a.serve(rt))
+		default:
+			m.Method(rt.method, rt.pattern, a.serve(rt))
+		}
+	}
+	return m
+}
+
+func (a *API) nothingHere(w http.ResponseWriter, _ *http.Request) {
+	a.refuse(w.(*exchange), notFound.plain())
+}
+
+func (a *API) otherMethods(w http.ResponseWriter, r *http.Request) {
+	path := r.URL.EscapedPath()
+	routes := chi.RouteContext(r.Context()).Routes
+	var allow []string
+	for _, method := range []string{http.MethodDelete, http.MethodGet, http.MethodPost} {
+		if routes.Match(chi.NewRouteContext(), method, path) {
+			allow = append(allow, method)
+		}
+	}
+	if slices.Contains(allow, http.MethodGet) {
+		allow = append(allow, http.MethodHead)
+	}
+	w.Header().Set("Allow", strings.Join(allow, ", "))
+	a.refuse(w.(*exchange), methodNotAllowed.plain())
+}
+
+// badParameter answers a header, query or path parameter that the generated glue can't read. The glue's errors quote
+// what was sent, so only the parameter's name is taken from them.
+func (a *API) badParameter(w http.ResponseWriter, _ *http.Request, err error) {
+	x := w.(*exchange)
+	if invalid, ok := errors.AsType[*openapi.InvalidParamFormatError](err); ok {
+		switch invalid.ParamName {
+		case "id": // a path that names nothing
+			a.refuse(x, unknownID.because(malformedID))
+		case "X-Request-Timeout-Ms":
+			a.refuse(x, malformedParameter.because(
+				"The header X-Request-Timeout-Ms must be a whole number of milliseconds."))
+		default:
+			a.refuse(x, malformedParameter.because("The parameter "+invalid.ParamName+" can't be read."))
+		}
+		return
+	}
+	if many, ok := errors.AsType[*openapi.TooManyValuesForParamError](err); ok {
+		a.refuse(x, malformedParameter.because("The header "+many.ParamName+" may be sent once only."))
+		return
+	}
+	a.refuse(x, malformedParameter.plain())
+}
