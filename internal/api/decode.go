@@ -87,19 +87,22 @@ func mediaType(h http.Header) string {
 
 // readBody reads the whole body within the limit.
 func (a *API) readBody(x *exchange, r *http.Request) ([]byte, *problem) {
-	tooLarge := bodyTooLarge.because("The body may have " + strconv.FormatInt(a.config.MaxBody, 10) + " bytes at most.")
 	if r.ContentLength > a.config.MaxBody {
-		return nil, tooLarge
+		return nil, a.tooLarge()
 	}
 	// The server's own writer, since it is told to close the connection of a body that goes on for too long.
 	body, err := io.ReadAll(http.MaxBytesReader(x.ResponseWriter, r.Body, a.config.MaxBody))
 	if err != nil {
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			return nil, tooLarge
+			return nil, a.tooLarge()
 		}
 		return nil, malformedBody.because("The body ended early.")
 	}
 	return body, nil
+}
+
+func (a *API) tooLarge() *problem {
+	return bodyTooLarge.because("The body may have " + strconv.FormatInt(a.config.MaxBody, 10) + " bytes at most.")
 }
 
 // The details of a JSON body that is refused. None quotes the body: even a field's name may be an address.
