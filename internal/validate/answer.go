@@ -17,8 +17,6 @@ var (
 	ErrNotDurable = errors.New("no answer and nothing durable could be written")
 	// ErrUnavailable: the store can't be reached to read what was asked for; trying again may help.
 	ErrUnavailable = errors.New("store can't be reached")
-	// ErrUnreadable: the store can't be read now, so nothing can be said about the id.
-	ErrUnreadable = errors.New("store can't be read")
 	// ErrSaturated: the gateway has as many requests in work as it takes.
 	ErrSaturated = errors.New("gateway is full")
 )

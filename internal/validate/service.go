@@ -26,10 +26,13 @@ import (
 const (
 	// reserve is kept back from the upstream for the row and the answer.
 	reserve = 150 * time.Millisecond
-	// writeTimeout bounds one write of a row, on a context of its own.
+	// writeTimeout is what the write of a row has at least, on a context of its own; a row that is written early in the
+	// budget, because the breaker is open, say, has the rest of it but for slack.
 	writeTimeout = 120 * time.Millisecond
-	// lookupTimeout bounds the look-up in the durable store, which a healthy one answers in a millisecond.
-	lookupTimeout = 60 * time.Millisecond
+	slack        = reserve - writeTimeout
+	// lookupTimeout bounds the look-up in the durable store. A healthy one answers in a millisecond; a slow one is worth
+	// waiting for, since what it does not find in time is paid for again.
+	lookupTimeout = 200 * time.Millisecond
 	// settleTimeout bounds the write of a late answer, for which nobody waits.
 	settleTimeout = 2 * time.Second
 )
@@ -212,10 +215,13 @@ func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow
 	case stale != nil:
 		return s.known(who, verdict.Cached{Verdict: stale}, verdict.FromCache), nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, max(writeTimeout, time.Until(start.Add(budget-slack))))
+	defer cancel()
 	return s.recorded(ctx, who, c, out, fallback.Watcher{Client: req.Client, Flow: req.Flow, Callback: req.Callback})
 }
 
-// recorded answers with a durable row, or with the verdict when it comes in the last moment.
+// recorded answers with a durable row, or with the verdict when it comes in the last moment. ctx has the deadline
+// of the write.
 func (s *Service) recorded(ctx context.Context, who asker, c *check, out verdict.Outcome, w fallback.Watcher) (Answer, error) {
 	review, final, err := s.record(ctx, c, out, w)
 	switch {
@@ -405,13 +411,15 @@ func (s *Service) record(ctx context.Context, c *check, out verdict.Outcome, w f
 	id := c.id
 	c.mu.Unlock()
 	if shared {
-		<-r.done // bounded by writeTimeout
-		return r.review, nil, r.err
+		select {
+		case <-r.done:
+			return r.review, nil, r.err
+		case <-ctx.Done(): // the writer has more time than we
+			return fallback.Review{}, nil, ctx.Err()
+		}
 	}
 	defer close(r.done)
-	write, cancel := context.WithTimeout(ctx, writeTimeout)
-	defer cancel()
-	r.review, r.err = s.store.Record(write, s.entry(c, id, out, w))
+	r.review, r.err = s.store.Record(ctx, s.entry(c, id, out, w))
 	if r.err != nil {
 		s.metrics.recordErrors.Inc()
 		s.cfg.Log.ErrorContext(ctx, "review was not recorded", "id", id, "fingerprint", c.fp, "error", r.err)

@@ -18,7 +18,7 @@ const statusTimeout = 500 * time.Millisecond
 const waitPoll = time.Second
 
 // Status returns the present answer of a check by its id, with its trail, decided by the flow's policy. Errors
-// are ErrUnknownFlow, ErrUnknownID and ErrUnreadable.
+// are ErrUnknownFlow, ErrUnknownID and ErrUnavailable.
 func (s *Service) Status(ctx context.Context, id, flowName string) (Answer, error) {
 	if flowName == "" {
 		flowName = DefaultFlow
@@ -45,7 +45,7 @@ func (s *Service) status(ctx context.Context, id string, p Policy) (Answer, erro
 		if v, ok := s.cache.Pending(id); ok {
 			return s.stored(who, v), nil
 		}
-		return Answer{}, fmt.Errorf("%w: %w", ErrUnreadable, err)
+		return Answer{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	if v, ok := s.cache.Pending(id); ok {
 		return s.stored(who, v), nil
@@ -55,7 +55,7 @@ func (s *Service) status(ctx context.Context, id string, p Policy) (Answer, erro
 	case errors.Is(err, fallback.ErrUnknownID):
 		return Answer{}, ErrUnknownID
 	case err != nil:
-		return Answer{}, fmt.Errorf("%w: %w", ErrUnreadable, err)
+		return Answer{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	who.fp = v.Fingerprint
 	return s.stored(who, v.Verdict), nil
