@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -75,7 +76,7 @@ func ParseLimit(text string) (Limit, error) {
 	}
 	rate, err := ParseRate(strings.Join(words, ""))
 	if err != nil {
-		if err == errNotRate {
+		if errors.Is(err, errNotRate) {
 			err = problem(`is not a limit; write it as "50/s", "300/m burst 20", or 0 for no limit`)
 		}
 		return Limit{}, err
