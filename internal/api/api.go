@@ -31,10 +31,10 @@ import (
 type validator interface {
 	// Validate answers within the budget of the flow and of the request.
 	Validate(ctx context.Context, req validate.Request) (validate.Answer, error)
-	// Status tells what is known of a check, decided by the policy of flow; empty means the default one.
-	Status(ctx context.Context, id, flow string) (validate.Answer, error)
+	// Status tells what is known of a check.
+	Status(ctx context.Context, q validate.Inquiry) (validate.Answer, error)
 	// Wait is Status once the check is final, or after d, whichever comes first.
-	Wait(ctx context.Context, id, flow string, d time.Duration) (validate.Answer, error)
+	Wait(ctx context.Context, q validate.Inquiry, d time.Duration) (validate.Answer, error)
 	// HasFlow says whether the settings have a flow of this name.
 	HasFlow(name string) bool
 }

@@ -89,13 +89,13 @@ func (d *desk) Validate(ctx context.Context, req validate.Request) (validate.Ans
 	return answer, nil
 }
 
-func (d *desk) Status(_ context.Context, id, flow string) (validate.Answer, error) {
+func (d *desk) Status(_ context.Context, q validate.Inquiry) (validate.Answer, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.errs[id]; err != nil {
+	if err := d.errs[q.ID]; err != nil {
 		return validate.Answer{}, err
 	}
-	c, ok := d.checks[id]
+	c, ok := d.checks[q.ID]
 	if !ok {
 		return validate.Answer{}, validate.ErrUnknownID
 	}
@@ -105,13 +105,13 @@ func (d *desk) Status(_ context.Context, id, flow string) (validate.Answer, erro
 		answer = c.final
 	default:
 	}
-	answer.Flow = cmp.Or(flow, "signup")
+	answer.Flow = cmp.Or(q.Flow, "signup")
 	return answer, nil
 }
 
-func (d *desk) Wait(ctx context.Context, id, flow string, wait time.Duration) (validate.Answer, error) {
+func (d *desk) Wait(ctx context.Context, q validate.Inquiry, wait time.Duration) (validate.Answer, error) {
 	d.mu.Lock()
-	c, ok := d.checks[id]
+	c, ok := d.checks[q.ID]
 	d.mu.Unlock()
 	if ok {
 		select {
@@ -121,7 +121,7 @@ func (d *desk) Wait(ctx context.Context, id, flow string, wait time.Duration) (v
 			return validate.Answer{}, ctx.Err()
 		}
 	}
-	return d.Status(ctx, id, flow)
+	return d.Status(ctx, q)
 }
 
 func (d *desk) HasFlow(name string) bool { return name == "signup" || name == "high_risk" }

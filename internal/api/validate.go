@@ -106,7 +106,7 @@ func (a *API) GetStatus(w http.ResponseWriter, r *http.Request, id string, param
 		return
 	}
 
-	answer, err := a.status(r.Context(), id, flow, wait)
+	answer, err := a.status(r.Context(), validate.Inquiry{ID: id, Flow: flow, Client: x.client}, wait)
 	if err != nil {
 		a.fail(x, r, err)
 		return
@@ -115,14 +115,14 @@ func (a *API) GetStatus(w http.ResponseWriter, r *http.Request, id string, param
 }
 
 // status asks for a check, and waits for it to be final until wait is over or Drain is called.
-func (a *API) status(ctx context.Context, id, flow string, wait time.Duration) (validate.Answer, error) {
+func (a *API) status(ctx context.Context, q validate.Inquiry, wait time.Duration) (validate.Answer, error) {
 	select {
 	case <-a.draining:
 		wait = 0
 	default:
 	}
 	if wait <= 0 {
-		return a.validator.Status(ctx, id, flow)
+		return a.validator.Status(ctx, q)
 	}
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -133,9 +133,9 @@ func (a *API) status(ctx context.Context, id, flow string, wait time.Duration) (
 		case <-waiting.Done():
 		}
 	}()
-	answer, err := a.validator.Wait(waiting, id, flow, wait)
+	answer, err := a.validator.Wait(waiting, q, wait)
 	if err != nil && waiting.Err() != nil && ctx.Err() == nil { // Drain: the caller is still there
-		return a.validator.Status(ctx, id, flow)
+		return a.validator.Status(ctx, q)
 	}
 	return answer, err
 }

@@ -130,7 +130,7 @@ func (g *Gateway) Summary() []string {
 		add("cache", "in this process, %d entries, and Redis", s.Cache.L1Size)
 	}
 	add("upstream", "%s at %s", g.cfg.UpstreamProfile, g.client.Host())
-	add("limits", "%v calls/s to the upstream, burst %d; signup answers within %v; %d requests at a time",
+	add("limits", "%v to the upstream, burst %d; signup answers within %v; %d requests at a time",
 		s.Upstream.Rate, s.Upstream.Burst, s.Flows["signup"].Budget, s.Ingress.Concurrency)
 	add("listening", "http://%s (metrics http://%s/metrics)", g.lis.Addr(), g.mls.Addr())
 	if g.cfg.APIKey == "" {

@@ -51,6 +51,15 @@ type Request struct {
 	RequestID string
 }
 
+// Inquiry asks how a check stands.
+type Inquiry struct {
+	ID string
+	// Flow is the one whose policy decides; empty means the one with which Client asked for the check, else DefaultFlow.
+	Flow string
+	// Client is the name of the caller's key.
+	Client string
+}
+
 // Answer is what the caller is told. It holds the address: it goes on the wire to that caller and nowhere else.
 type Answer struct {
 	// ID names the check; empty for a local refusal, which checked nothing.

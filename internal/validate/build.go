@@ -65,6 +65,8 @@ func (s *Service) suggestion(addr normalize.Address, g verdict.Suggestion) strin
 const (
 	minPoll = 2 * time.Second
 	maxPoll = time.Minute
+	// latePoll is for a call that is on the wire still: its answer comes in seconds, if it comes.
+	latePoll = 3 * time.Second
 )
 
 // pending answers with an open review.

@@ -65,6 +65,7 @@ type store interface {
 	SettleOpen(ctx context.Context, fp normalize.Fingerprint, v verdict.Verdict, trail []verdict.Attempt) (string, bool, error)
 	Review(ctx context.Context, id string) (fallback.Review, error)
 	Verdict(ctx context.Context, id string) (fallback.Stored, error)
+	Watchers(ctx context.Context, id string) ([]fallback.Watcher, error)
 }
 
 type verifier interface {
@@ -236,6 +237,9 @@ func (s *Service) recorded(ctx context.Context, who asker, c *check, out verdict
 	}
 	a := s.pending(who, verdict.Marker{ID: review.ID, Reason: review.Reason, NextCheckAt: review.NextCheckAt})
 	a.Attempts, a.Backoff = out.Sent, out.Backoff
+	if out.Verdict.Reason == verdict.UpstreamTimeout {
+		a.PollAfter = latePoll
+	}
 	return a, nil
 }
 
@@ -282,7 +286,7 @@ func (c *check) result() (k verdict.Cached, source verdict.Source, stale *verdic
 		out = verdict.Outcome{
 			Verdict: verdict.Verdict{Status: verdict.NeedsReview, Reason: verdict.UpstreamTimeout},
 			Cause:   verdict.CauseUpstream,
-			Trail:   []verdict.Attempt{{At: c.started, Outcome: verdict.AttemptTimeout, LatencyMS: time.Since(c.started).Milliseconds()}},
+			Trail:   []verdict.Attempt{{At: c.started, Outcome: verdict.AttemptLate, LatencyMS: time.Since(c.started).Milliseconds()}},
 			Sent:    1,
 		}
 	}

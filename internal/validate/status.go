@@ -1,6 +1,7 @@
 package validate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,24 +18,40 @@ const statusTimeout = 500 * time.Millisecond
 // waitPoll is how often a Wait looks at the store: another replica may settle the review without telling us.
 const waitPoll = time.Second
 
-// Status returns the present answer of a check by its id, with its trail, decided by the flow's policy. Errors
-// are ErrUnknownFlow, ErrUnknownID and ErrUnavailable.
-func (s *Service) Status(ctx context.Context, id, flowName string) (Answer, error) {
-	if flowName == "" {
-		flowName = DefaultFlow
+// Status returns the present answer of a check by its id, with its trail. Errors are ErrUnknownFlow, ErrUnknownID
+// and ErrUnavailable.
+func (s *Service) Status(ctx context.Context, q Inquiry) (Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	if q.Flow == "" {
+		q.Flow = s.flowOf(ctx, q)
 	}
-	flow, ok := s.cfg.Flow(flowName)
+	flow, ok := s.cfg.Flow(q.Flow)
 	if !ok {
 		return Answer{}, ErrUnknownFlow
 	}
-	a, err := s.status(ctx, id, flow.Policy)
-	a.Flow = flowName
+	a, err := s.status(ctx, q.ID, flow.Policy)
+	a.Flow = q.Flow
 	return a, err
 }
 
+// flowOf is the flow with which the client asked. Only reviews remember who asked; with several it is the first by
+// name, so that the answer is the same each time.
+func (s *Service) flowOf(ctx context.Context, q Inquiry) string {
+	watchers, err := s.store.Watchers(ctx, q.ID)
+	if err != nil {
+		return DefaultFlow // the status itself will say that the store is away, or be known without it
+	}
+	own := ""
+	for _, w := range watchers {
+		if _, ok := s.cfg.Flow(w.Flow); ok && w.Client == q.Client && (own == "" || w.Flow < own) {
+			own = w.Flow
+		}
+	}
+	return cmp.Or(own, DefaultFlow)
+}
+
 func (s *Service) status(ctx context.Context, id string, p Policy) (Answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
-	defer cancel()
 	who := asker{policy: p}
 	r, err := s.store.Review(ctx, id)
 	switch {
@@ -75,6 +92,9 @@ func (s *Service) reviewed(r fallback.Review, who asker) Answer {
 	case r.State == fallback.Open:
 		a = s.pending(who, verdict.Marker{ID: r.ID, Reason: r.Reason, NextCheckAt: r.NextCheckAt})
 		a.Attempts = sent(r.Trail)
+		if r.Reason == verdict.UpstreamTimeout && time.Since(r.UpdatedAt) < s.cfg.LateTimeout() {
+			a.PollAfter = latePoll
+		}
 	case r.Verdict != nil:
 		a = s.known(who, verdict.Cached{Verdict: r.Verdict}, verdict.FromReview)
 	default: // dead: nobody works on it until someone replays it
@@ -98,13 +118,13 @@ func sent(trail []verdict.Attempt) int {
 }
 
 // Wait is Status that waits up to d for the check to end. It returns the pending answer when d passes or ctx ends.
-func (s *Service) Wait(ctx context.Context, id, flow string, d time.Duration) (Answer, error) {
+func (s *Service) Wait(ctx context.Context, q Inquiry, d time.Duration) (Answer, error) {
 	end := time.NewTimer(d)
 	defer end.Stop()
-	settled, done := s.waits.on(id)
+	settled, done := s.waits.on(q.ID)
 	defer done()
 	for {
-		a, err := s.Status(ctx, id, flow)
+		a, err := s.Status(ctx, q)
 		if err != nil || a.Status != verdict.NeedsReview {
 			return a, err
 		}

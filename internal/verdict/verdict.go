@@ -256,6 +256,7 @@ const (
 	AttemptFault     = "fault"     // 5xx
 	AttemptBadBody   = "bad_body"  // 2xx that is not what was agreed
 	AttemptNetwork   = "network"   // connect, TLS, reset
+	AttemptLate      = "late"      // silent when its callers had to be answered; waited for
 	AttemptTimeout   = "timeout"   // silent until the end
 	AttemptCancelled = "cancelled" // we gave up on it: shutdown
 	AttemptNotSent   = "not_sent"  // breaker, gate or limiter
@@ -264,5 +265,5 @@ const (
 // AttemptOutcomes lists every outcome of an attempt.
 var AttemptOutcomes = []string{
 	AttemptAnswered, AttemptPending, AttemptTransient, AttemptUnusable, AttemptThrottled, AttemptQuota, AttemptAuth,
-	AttemptRefused, AttemptFault, AttemptBadBody, AttemptNetwork, AttemptTimeout, AttemptCancelled, AttemptNotSent,
+	AttemptRefused, AttemptFault, AttemptBadBody, AttemptNetwork, AttemptLate, AttemptTimeout, AttemptCancelled, AttemptNotSent,
 }

@@ -263,7 +263,8 @@ type Attempt struct {
 	At time.Time `json:"at"`
 
 	// Outcome What it brought: `answered`, `pending`, `transient`, `unusable`, `throttled`, `quota`, `auth`, `refused`,
-	// `fault`, `bad_body`, `network`, `timeout`, `cancelled`, `not_sent`. The list grows.
+	// `fault`, `bad_body`, `network`, `late` (silent when its callers had to be answered, and waited for),
+	// `timeout`, `cancelled`, `not_sent`. The list grows.
 	Outcome string `json:"outcome"`
 
 	// HTTPStatus Null when no response was read.
