@@ -36,7 +36,7 @@ func install(pkg string) error {
 		if err := os.WriteFile(policyFile, []byte("#!/bin/sh\nexit 101\n"), 0o755); err != nil {
 			return fmt.Errorf("keep services from starting: %w", err)
 		}
-		defer os.Remove(policyFile)
+		defer func() { _ = os.Remove(policyFile) }() // it would only keep services from starting
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), installTimeout)
 	defer cancel()

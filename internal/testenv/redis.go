@@ -32,7 +32,7 @@ func removeKeys(url, prefix string) error {
 	if err != nil {
 		return err
 	}
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	for it := client.Scan(ctx, 0, prefix+"*", 1000).Iterator(); ; {
 		if !it.Next(ctx) {
 			return it.Err()

@@ -98,7 +98,7 @@ var redisService = service{
 		if err != nil {
 			return err
 		}
-		defer client.Close()
+		defer func() { _ = client.Close() }()
 		// The client logs each connection that fails, and while a server starts many do: knock first.
 		conn, err := new(net.Dialer).DialContext(ctx, client.Options().Network, client.Options().Addr)
 		if err != nil {
