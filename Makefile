@@ -1,0 +1,103 @@
+# validator-gw. "make" lists the targets. Knobs are given as NAME=value, for instance "make test PKG=./internal/api RUN=Quota".
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS   += --no-print-directory
+
+GO      ?= go
+TOOL    := $(GO) tool -modfile=tools/go.mod
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
+
+PKG      ?= ./...
+RUN      ?=
+COUNT    ?=
+RACE     ?= -race
+BENCH    ?= .
+FUZZTIME ?= 30s
+FUZZ     ?= ^Fuzz
+SEEDS    ?= 100
+SEED     ?=
+ARGS     ?=
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build bin/validator-gw, static [VERSION=v1.2.3]
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/validator-gw ./cmd/validator-gw
+
+.PHONY: run
+run: build ## Run the gateway with no set-up at all, against a simulated upstream [ARGS='--listen :8081']
+	bin/validator-gw dev $(ARGS)
+
+# The launcher finds a Postgres and a Redis, says how, and removes them at the end. TEST_ENV=docker or local keeps it to
+# one way, TEST_DATABASE_URL and TEST_REDIS_URL name servers that are there.
+bin/testenv: FORCE
+	@$(GO) build $(RACE) -o $@ ./internal/testenv/cmd/testenv
+
+.PHONY: test
+test: bin/testenv ## Run the tests [PKG=./internal/api RUN=Name COUNT=2 RACE= TEST_ENV=docker|local]
+	bin/testenv run -- $(GO) test $(RACE) -shuffle=on $(if $(RUN),-run '$(RUN)') $(if $(COUNT),-count=$(COUNT)) $(PKG)
+
+.PHONY: check
+check: format vet lint generated vulnerabilities test ## All that has to hold before a commit lands
+
+.PHONY: format
+format: ## Fail where gofmt would change a file
+	@bad=$$(find . -name '*.go' -not -path './.git/*' -print0 | xargs -0 gofmt -l); \
+	if [ -n "$$bad" ]; then echo "gofmt would change:"; echo "$$bad"; exit 1; fi
+
+.PHONY: vet
+vet: ## go vet
+	$(GO) vet $(PKG)
+
+.PHONY: lint
+lint: ## golangci-lint, with the import arrows; the first run compiles it, which takes a minute or two [PKG=./internal/api]
+	$(TOOL) golangci-lint run $(PKG)
+
+.PHONY: generate
+generate: ## Write the generated code anew
+	$(GO) generate ./...
+
+.PHONY: generated
+generated: ## Fail where the generated code is not what "make generate" writes
+	@sums() { find . -name '*.gen.go' -not -path './.git/*' -print0 | sort -z | xargs -0 -r cksum; }; \
+	before=$$(sums); $(GO) generate ./...; after=$$(sums); \
+	if [ "$$before" != "$$after" ]; then \
+	  echo "generated code was out of date; it has been written anew:"; \
+	  diff <(echo "$$before") <(echo "$$after") || true; exit 1; fi
+
+# Exit code 3 means that something was found. Where the database can't be reached, it says so and goes on.
+.PHONY: vulnerabilities
+vulnerabilities: ## govulncheck, where its database can be reached
+	@code=0; out=$$($(TOOL) govulncheck ./... 2>&1) || code=$$?; \
+	if [ $$code = 0 ]; then echo "govulncheck: nothing found"; \
+	elif [ $$code != 3 ] && grep -qE 'vuln\.go\.dev|dial tcp|no such host|i/o timeout|connection refused' <<<"$$out"; then \
+	  echo "**** govulncheck WAS NOT RUN: its database can't be reached from here ****"; \
+	else echo "$$out"; exit 1; fi
+
+.PHONY: bench
+bench: bin/testenv ## Run the benchmarks [PKG=./internal/normalize BENCH=Parse COUNT=6]
+	bin/testenv run -- $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem $(if $(COUNT),-count=$(COUNT)) $(PKG)
+
+.PHONY: fuzz
+fuzz: ## Fuzz each target for a while [PKG=./internal/normalize FUZZ=Parse FUZZTIME=10m]
+	@found=; for pkg in $$($(GO) list $(PKG)); do \
+	  for target in $$($(GO) test -list '$(FUZZ)' $$pkg | grep '^Fuzz' || true); do \
+	    found=1; echo "fuzz $$pkg $$target for $(FUZZTIME)"; \
+	    $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg; \
+	  done; \
+	done; [ -n "$$found" ] || { echo "no fuzz target matches"; exit 1; }
+
+.PHONY: world
+world: ## Play simulated days against the whole gateway [SEEDS=1000, or SEED=42 for one of them]
+	$(GO) test ./internal/world -run '^TestWorld$$' -count=1 -v -timeout 0 $(if $(SEED),-world.seed=$(SEED),-world.seeds=$(SEEDS))
+
+.PHONY: clean
+clean: ## Remove what was built (data/, where "make run" keeps its store, stays)
+	rm -rf bin
+
+.PHONY: FORCE
+FORCE:
