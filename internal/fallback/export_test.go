@@ -2,6 +2,11 @@ package fallback
 
 import (
 	"testing"
+
+	"github.com/google/uuid"
+
+	"validator-gw/internal/normalize"
+	"validator-gw/internal/verdict"
 )
 
 // Timeouts returns the statement_timeout of a connection of each pool.
@@ -15,4 +20,13 @@ func (s *Postgres) Timeouts(t *testing.T) map[string]string {
 		out[name] = v
 	}
 	return out
+}
+
+// plainEntry is an entry that a store takes.
+func plainEntry(t *testing.T) Entry {
+	a, err := normalize.Restore("planted@domain.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Entry{ID: uuid.Must(uuid.NewV7()).String(), Address: a, Cause: verdict.CauseUpstream}
 }

@@ -74,7 +74,11 @@ type Entry struct {
 	// than it was by an entry with CauseUpstream and no Firm; it is by CauseMailbox.
 	CheckIn time.Duration
 	// Firm says that the upstream itself named the time (Retry-After): an open review moves to it too.
-	Firm     bool
+	Firm bool
+	// Counted says that what this check found out is written already, or will be by the worker that holds the row:
+	// an open review gets the watcher and the priority, and stays as it is otherwise. One answer counts once,
+	// however many wait for it.
+	Counted  bool
 	Priority Priority
 	Watcher  Watcher
 	// Trail is appended to the review's, of which the newest MaxTrail are kept.

@@ -48,6 +48,10 @@ const (
 	adminAcquire  = 5 * time.Second
 )
 
+// pingTimeout ends pings of connections that were idle. By default none does, and a stalled one eats its caller's
+// deadline.
+const pingTimeout = 100 * time.Millisecond
+
 // Connections of the other two pools.
 const (
 	workConns  = 4
@@ -88,15 +92,44 @@ type bulkhead struct {
 
 var errNoConnection = errors.New("no connection came free in time")
 
+// notSentError is the lack of a connection: nothing was sent.
+type notSentError struct{ err error }
+
+func (e *notSentError) Error() string { return e.err.Error() }
+func (e *notSentError) Unwrap() error { return e.err }
+
 // acquire takes a connection, which the caller releases.
 func (b bulkhead) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	waiting, cancel := context.WithTimeout(ctx, b.wait)
 	defer cancel()
 	conn, err := b.pool.Acquire(waiting)
-	if err != nil && waiting.Err() != nil && ctx.Err() == nil {
-		return nil, errNoConnection
+	switch {
+	case err == nil:
+		return conn, nil
+	case waiting.Err() != nil && ctx.Err() == nil:
+		return nil, &notSentError{errNoConnection}
 	}
-	return conn, err
+	return nil, &notSentError{err}
+}
+
+// acquireLive is acquire for after a failure: the server may have restarted, and every idle connection be dead.
+func (b bulkhead) acquireLive(ctx context.Context) (*pgxpool.Conn, error) {
+	for {
+		conn, err := b.acquire(ctx)
+		if err != nil {
+			return nil, err
+		}
+		answer, cancel := context.WithTimeout(ctx, pingTimeout)
+		err = conn.Ping(answer)
+		cancel()
+		if err == nil {
+			return conn, nil
+		}
+		conn.Release() // a dead one leaves the pool, so this ends when none is left and connecting fails
+		if ctx.Err() != nil {
+			return nil, err
+		}
+	}
 }
 
 // exec runs a statement and returns the number of rows it changed.
@@ -181,9 +214,9 @@ func (s *Postgres) connect(ctx context.Context, c PostgresConfig) (err error) {
 type limits struct {
 	conns                  int32
 	statement, transaction time.Duration
-	// probesOnly keeps the planner to nested loops over indexes. Every statement on these pools touches a
-	// handful of rows by key, but its plan is made once a connection, perhaps from the statistics of a table
-	// that was empty then.
+	// probesOnly keeps the planner to nested loops over indexes, planned once a connection. Every statement on
+	// these pools touches a handful of rows by key, and must go on doing so when its plan was made from the
+	// statistics of a table that was empty then.
 	probesOnly bool
 }
 
@@ -202,7 +235,8 @@ func (l limits) settings() (names, values []string) {
 		set("enable_seqscan", "off")
 		set("enable_hashjoin", "off")
 		set("enable_mergejoin", "off")
-		set("jit", "off") // what is turned off costs so much on paper that the compiler would start
+		set("plan_cache_mode", "force_generic_plan") // planning a claim takes as long as running it
+		set("jit", "off")                            // what is turned off costs so much on paper that the compiler would start
 	}
 	return names, values
 }
@@ -218,7 +252,7 @@ func openPool(ctx context.Context, url secret.Text, wait time.Duration, l limits
 	config.MinIdleConns = min(2, l.conns)
 	config.MaxConnLifetime = 30 * time.Minute
 	config.MaxConnLifetimeJitter = 5 * time.Minute
-	config.PingTimeout = 100 * time.Millisecond // none by default: a stalled ping would eat its caller's deadline
+	config.PingTimeout = pingTimeout
 	if config.ConnConfig.ConnectTimeout == 0 || config.ConnConfig.ConnectTimeout > 5*time.Second {
 		config.ConnConfig.ConnectTimeout = 5 * time.Second
 	}
@@ -348,7 +382,10 @@ func (s *Postgres) Close() {
 
 // outcomeUnknown says whether a statement may have been committed although it ended in err.
 func outcomeUnknown(err error) bool {
-	if err == nil || errors.Is(err, errNoConnection) || pgconn.SafeToRetry(err) {
+	if err == nil || pgconn.SafeToRetry(err) {
+		return false
+	}
+	if _, ok := errors.AsType[*notSentError](err); ok {
 		return false
 	}
 	refused, ok := errors.AsType[*pgconn.PgError](err)

@@ -19,12 +19,12 @@ import (
 // The passes are materialized, since a planner that runs a limited subquery again would claim more than the
 // limit, and have no ORDER BY of their own, which would lock rows that the limit then drops: a nested loop gives
 // them in the order of walk and of the priorities, and nothing but fairness hangs on it. The arrays and the
-// LIMIT 1 keep later joins to probes by key.
+// LIMIT 1 keep later joins to probes by key, and OFFSET 0 keeps a probe from being written out three times.
 const claim = `
 WITH RECURSIVE walk (domain_key, lap, n) AS (
     SELECT coalesce(s.ahead, s.behind), CASE WHEN s.ahead IS NULL THEN 1 ELSE 0 END, 1
     FROM (SELECT (SELECT min(domain_key) FROM review_queue WHERE domain_key > $1) AS ahead,
-                 (SELECT min(domain_key) FROM review_queue WHERE domain_key <= $1) AS behind) AS s
+                 (SELECT min(domain_key) FROM review_queue WHERE domain_key <= $1) AS behind OFFSET 0) AS s
     WHERE coalesce(s.ahead, s.behind) IS NOT NULL
   UNION ALL
     SELECT coalesce(s.ahead, s.behind), CASE WHEN s.ahead IS NULL THEN 1 ELSE w.lap END, w.n + 1
@@ -32,7 +32,7 @@ WITH RECURSIVE walk (domain_key, lap, n) AS (
         SELECT (SELECT min(domain_key) FROM review_queue
                 WHERE domain_key > w.domain_key
                   AND domain_key <= CASE WHEN w.lap = 0 THEN 9223372036854775807 ELSE $1 END) AS ahead,
-               (SELECT min(domain_key) FROM review_queue WHERE w.lap = 0 AND domain_key <= $1) AS behind) AS s
+               (SELECT min(domain_key) FROM review_queue WHERE w.lap = 0 AND domain_key <= $1) AS behind OFFSET 0) AS s
     WHERE w.n < $2 AND coalesce(s.ahead, s.behind) IS NOT NULL
 ), pass1 AS MATERIALIZED (
     SELECT d.review_id, w.domain_key, w.n
@@ -198,30 +198,28 @@ WITH input AS MATERIALIZED (
 ), locked AS MATERIALIZED (
     SELECT id FROM reviews WHERE id = ANY ($1::text[]::uuid[]) AND state = 'open' ORDER BY id FOR UPDATE
 ), held AS (
-    DELETE FROM review_queue q USING input i
-     WHERE q.review_id = i.id AND q.lease_token = i.token AND i.token <> 0
-       AND q.review_id = ANY (ARRAY(SELECT id FROM locked))
-    RETURNING q.review_id
+    DELETE FROM review_queue q USING locked l, input i
+     WHERE i.id = l.id AND q.review_id = l.id AND q.lease_token = i.token AND i.token <> 0
+    RETURNING i.*
 ), settled AS (
     UPDATE reviews r
-       SET state = 'settled', verdict = i.body, address = NULL, ended_at = now(),
-           trail = jsonb_path_query_array(r.trail || i.trail, ` + keepTrail + `)
-      FROM input i
-     WHERE r.id = i.id AND r.id = ANY (ARRAY(SELECT review_id FROM held))
-    RETURNING r.id, r.fingerprint
+       SET state = 'settled', verdict = h.body, address = NULL, ended_at = now(),
+           trail = jsonb_path_query_array(r.trail || h.trail, ` + keepTrail + `)
+      FROM held h
+     WHERE r.id = h.id
+    RETURNING r.fingerprint, h.verdict_id, h.status, h.reason, h.body, h.checked_at, h.hard_until
 ), kept AS (
     INSERT INTO verdicts AS v (id, fingerprint, status, reason, body, checked_at, hard_until)
-    SELECT DISTINCT ON (i.verdict_id)
-           i.verdict_id, s.fingerprint, i.status, i.reason, i.body, i.checked_at, i.hard_until
-    FROM settled s JOIN input i ON i.id = s.id
-    WHERE i.hard_until IS NOT NULL
-    ORDER BY i.verdict_id, i.checked_at DESC
+    SELECT DISTINCT ON (verdict_id) verdict_id, fingerprint, status, reason, body, checked_at, hard_until
+    FROM settled
+    WHERE hard_until IS NOT NULL
+    ORDER BY verdict_id, checked_at DESC
     ON CONFLICT (id) DO UPDATE
        SET fingerprint = excluded.fingerprint, status = excluded.status, reason = excluded.reason,
            body = excluded.body, checked_at = excluded.checked_at, hard_until = excluded.hard_until
      WHERE v.checked_at <= excluded.checked_at
 )
-SELECT review_id::text FROM held`
+SELECT id::text FROM held`
 
 // Settle ends a claimed review with a final verdict, in one transaction: the review is settled and its address
 // erased, the row of the queue is gone, and the verdict is stored under its id (the review's when it has none)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"validator-gw/internal/normalize"
 	"validator-gw/internal/verdict"
@@ -27,8 +28,10 @@ WITH r AS (
            (id, fingerprint, domain_key, address, state, reason, cause, trail, recorded_at, updated_at)
     VALUES ($1, $2, $3, $4, 'open', $5, $6, $7::jsonb, now(), now())
     ON CONFLICT (fingerprint) WHERE state = 'open' DO UPDATE
-       SET reason = excluded.reason, cause = excluded.cause, updated_at = now(),
-           trail = CASE WHEN $8 AND r.id = excluded.id THEN r.trail
+       SET reason = CASE WHEN $18 THEN r.reason ELSE excluded.reason END,
+           cause = CASE WHEN $18 THEN r.cause ELSE excluded.cause END,
+           updated_at = CASE WHEN $18 THEN r.updated_at ELSE now() END,
+           trail = CASE WHEN $18 OR $8 AND r.id = excluded.id THEN r.trail
                         ELSE jsonb_path_query_array(r.trail || excluded.trail, ` + keepTrail + `) END
     RETURNING id, trail, recorded_at, updated_at, xmax = 0 AS fresh
 ), q AS (
@@ -36,16 +39,17 @@ WITH r AS (
            (review_id, domain_key, due_at, priority, cause, attempts, unusable, outage_ms)
     SELECT id, $3, now() + $9::interval, $10, $6, $11::integer, $12::integer, $13::bigint FROM r
     ON CONFLICT (review_id) DO UPDATE
-       SET due_at = CASE WHEN q.lease_token <> 0 AND q.due_at > now()
+       SET due_at = CASE WHEN $18 THEN q.due_at
+                         WHEN q.lease_token <> 0 AND q.due_at > now()
                          THEN CASE WHEN $14 THEN greatest(q.due_at, excluded.due_at) ELSE q.due_at END
                          WHEN $14 THEN excluded.due_at
                          ELSE least(q.due_at, excluded.due_at) END,
-           lease_token = CASE WHEN q.due_at > now() THEN q.lease_token ELSE 0 END,
+           lease_token = CASE WHEN $18 OR q.due_at > now() THEN q.lease_token ELSE 0 END,
            priority = greatest(q.priority, excluded.priority),
-           cause = excluded.cause,
-           attempts = q.attempts + CASE WHEN $8 AND q.review_id = $1 THEN 0 ELSE excluded.attempts END,
-           unusable = q.unusable + CASE WHEN $8 AND q.review_id = $1 THEN 0 ELSE excluded.unusable END,
-           snoozes = CASE WHEN $6 = 'upstream' THEN q.snoozes ELSE 0 END
+           cause = CASE WHEN $18 THEN q.cause ELSE excluded.cause END,
+           attempts = q.attempts + CASE WHEN $18 OR $8 AND q.review_id = $1 THEN 0 ELSE excluded.attempts END,
+           unusable = q.unusable + CASE WHEN $18 OR $8 AND q.review_id = $1 THEN 0 ELSE excluded.unusable END,
+           snoozes = CASE WHEN $18 OR $6 = 'upstream' THEN q.snoozes ELSE 0 END
     RETURNING due_at
 ), w AS (
     INSERT INTO review_watchers (review_id, client, flow, callback)
@@ -75,13 +79,13 @@ func (s *Postgres) Record(ctx context.Context, e Entry) (_ Review, err error) {
 			return Review{}, ErrQueueFull
 		}
 	}
-	r, err := s.recordOnce(ctx, e, false)
+	r, err := s.recordOnce(ctx, s.record.acquire, e, false)
 	if err == nil {
 		return r, nil
 	}
 	unknown := outcomeUnknown(err)
 	if ctx.Err() == nil && (unknown || pgconn.SafeToRetry(err)) {
-		r, err = s.recordOnce(ctx, e, unknown)
+		r, err = s.recordOnce(ctx, s.record.acquireLive, e, unknown)
 		if refused, ok := errors.AsType[*pgconn.PgError](err); ok && unknown && refused.Code == "23505" {
 			return s.Review(ctx, e.ID) // it was written the first time, and has ended since
 		}
@@ -98,7 +102,9 @@ func (s *Postgres) Record(ctx context.Context, e Entry) (_ Review, err error) {
 
 // recordOnce runs the upsert. again says that it may have been committed before: then nothing is counted or
 // appended twice.
-func (s *Postgres) recordOnce(ctx context.Context, e Entry, again bool) (Review, error) {
+func (s *Postgres) recordOnce(
+	ctx context.Context, acquire func(context.Context) (*pgxpool.Conn, error), e Entry, again bool,
+) (Review, error) {
 	trail, err := encodeTrail(e.Trail)
 	if err != nil {
 		return Review{}, err
@@ -112,13 +118,17 @@ func (s *Postgres) recordOnce(ctx context.Context, e Entry, again bool) (Review,
 	}
 	var kept string
 	var fresh bool
-	err = s.record.queryRow(ctx,
-		[]any{&r.ID, &kept, &r.RecordedAt, &r.UpdatedAt, &fresh, &r.NextCheckAt},
-		record,
+	conn, err := acquire(ctx)
+	if err != nil {
+		return Review{}, err
+	}
+	defer conn.Release()
+	err = conn.QueryRow(ctx, record,
 		e.ID, e.Fingerprint[:], e.DomainKey, seal(s.sealer, e.Address, e.ID), string(e.Reason), string(e.Cause), trail,
 		again, e.CheckIn, int16(e.Priority), count(e.Cause == verdict.CauseMailbox),
 		count(e.Cause == verdict.CauseUnusable), outage, e.moves(),
-		e.Watcher.Client, e.Watcher.Flow, e.Watcher.Callback)
+		e.Watcher.Client, e.Watcher.Flow, e.Watcher.Callback, e.Counted).
+		Scan(&r.ID, &kept, &r.RecordedAt, &r.UpdatedAt, &fresh, &r.NextCheckAt)
 	if err != nil {
 		return Review{}, err
 	}

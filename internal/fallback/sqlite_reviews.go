@@ -80,6 +80,11 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?)`
 }
 
 func (s *SQLite) updateReview(ctx context.Context, tx *tx, e Entry, r Review, now time.Time) error {
+	if e.Counted {
+		const raise = `UPDATE review_queue SET priority = max(priority, ?) WHERE review_id = ?`
+		_, err := tx.ExecContext(ctx, raise, e.Priority, r.ID)
+		return err
+	}
 	trail, err := encodeTrail(append(r.Trail, e.Trail...))
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package conformance
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -60,6 +61,7 @@ var stories = []struct {
 	{"stats", counts},
 	{"no address in plain", noPlainAddress},
 	{"reopen", reopen},
+	{"everything at once", everything},
 }
 
 func recordOpens(t *testing.T, b Bed) {
@@ -1168,4 +1170,81 @@ func reopen(t *testing.T, b Bed) {
 		t.Errorf("Record beyond the bound = %v, want ErrQueueFull: rows from before count", err)
 	}
 	must(t, "Settle", s.Settle(t.Context(), claimOne(t, s), valid(), nil))
+}
+
+// everything lets workers do all there is to a few addresses at the same time. No operation may fail but by losing
+// a lease, every id that was given must be found, and at the end a row must wait exactly where a review is open.
+func everything(t *testing.T, b Bed) {
+	const workers, steps, addresses = 8, 60, 10
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	given := map[string]bool{}
+	for w := range workers {
+		wg.Go(func() {
+			ctx := t.Context()
+			rnd := rand.New(rand.NewPCG(1, uint64(w)))
+			check := func(what string, err error) {
+				if err != nil && !errors.Is(err, fallback.ErrLeaseLost) {
+					t.Errorf("%s = %v, want no error or a lost lease", what, err)
+				}
+			}
+			for range steps {
+				e := entry(rnd.IntN(addresses), rnd.IntN(3))
+				e.Fingerprint = fingerprinter.Of(address(int(e.Fingerprint[0])%addresses, 0))
+				switch rnd.IntN(8) {
+				case 0, 1, 2:
+					e.Cause = verdict.Causes[rnd.IntN(len(verdict.Causes))]
+					r, err := b.Record(ctx, e)
+					check("Record", err)
+					mu.Lock()
+					given[r.ID] = true
+					mu.Unlock()
+				case 3:
+					_, _, err := b.SettleOpen(ctx, e.Fingerprint, valid(), nil)
+					check("SettleOpen", err)
+				case 4:
+					_, err := b.Hasten(ctx, 5, 0)
+					check("Hasten", err)
+					_, err = b.Lookup(ctx, e.Fingerprint)
+					check("Lookup", err)
+				default:
+					res, err := b.Claim(ctx, fallback.ClaimRequest{Max: 4, Lease: time.Hour, Cursor: rnd.Int64N(3)})
+					check("Claim", err)
+					for i, c := range res.Claims {
+						switch (i + rnd.IntN(5)) % 5 {
+						case 0:
+							check("Settle", b.Settle(ctx, c, valid(), nil))
+						case 1:
+							check("Postpone", b.Postpone(ctx, c, fallback.Postponement{Cause: verdict.CauseMailbox}))
+						case 2:
+							check("GiveBack", b.GiveBack(ctx, []fallback.Claim{c}))
+						case 3:
+							check("Kill", b.Kill(ctx, c, verdict.Unmapped))
+						default:
+							check("Heartbeat", b.Heartbeat(ctx, c.ReviewID, c.Token, time.Hour))
+							_, err := b.SettleBatch(ctx, []fallback.Settlement{{Claim: c, Verdict: valid()}})
+							check("SettleBatch", err)
+						}
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	open := map[normalize.Fingerprint]bool{}
+	for id := range given {
+		r := review(t, b, id)
+		if waits := !r.NextCheckAt.IsZero(); waits != (r.State == fallback.Open) {
+			t.Errorf("review %s is %s, and a row waits: %t", id, r.State, waits)
+		}
+		if r.State == fallback.Open {
+			if open[r.Fingerprint] {
+				t.Errorf("two reviews of one fingerprint are open")
+			}
+			open[r.Fingerprint] = true
+		}
+	}
+	if st := stats(t, b); st.Open != int64(len(open)) {
+		t.Errorf("Stats.Open = %d, want the %d open reviews", st.Open, len(open))
+	}
 }
