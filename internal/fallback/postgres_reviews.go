@@ -33,7 +33,7 @@ WITH r AS (
            updated_at = CASE WHEN $18 THEN r.updated_at ELSE now() END,
            trail = CASE WHEN $18 OR $8 AND r.id = excluded.id THEN r.trail
                         ELSE jsonb_path_query_array(r.trail || excluded.trail, ` + keepTrail + `) END
-    RETURNING id, trail, recorded_at, updated_at, xmax = 0 AS fresh
+    RETURNING id, reason, cause, trail, recorded_at, updated_at, xmax = 0 AS fresh
 ), q AS (
     INSERT INTO review_queue AS q
            (review_id, domain_key, due_at, priority, cause, attempts, unusable, outage_ms)
@@ -56,12 +56,13 @@ WITH r AS (
     SELECT id, $15, $16, $17 FROM r
     ON CONFLICT DO NOTHING
 )
-SELECT r.id::text, r.trail::text, r.recorded_at, r.updated_at, r.fresh, q.due_at FROM r, q`
+SELECT r.id::text, r.reason, r.cause, r.trail::text, r.recorded_at, r.updated_at, r.fresh, q.due_at FROM r, q`
 
 // Record makes sure that a review is open for the entry's fingerprint and that the entry's watcher waits for it,
 // and returns that review: its ID is the entry's when it is new and its own when it was open before. Reason,
 // cause, trail and priority (the highest stays) are taken over, and answers on the mailbox's side and unusable
-// ones are counted. Equal calls at the same time make one row.
+// ones are counted; of a Counted entry an open review takes the priority only. Equal calls at the same time make
+// one row.
 //
 // When the commit's outcome is unknown it is tried once more while ctx allows, and is then ErrUnknownCommit: the
 // review may be found under the entry's ID. ErrQueueFull: too many are open and this would be another.
@@ -113,9 +114,7 @@ func (s *Postgres) recordOnce(
 	if e.Cause == verdict.CauseUpstream {
 		outage = milliseconds(e.CheckIn)
 	}
-	r := Review{
-		Fingerprint: e.Fingerprint, State: Open, Reason: e.Reason, Cause: e.Cause, Address: e.Address,
-	}
+	r := Review{Fingerprint: e.Fingerprint, State: Open, Address: e.Address}
 	var kept string
 	var fresh bool
 	conn, err := acquire(ctx)
@@ -128,7 +127,7 @@ func (s *Postgres) recordOnce(
 		again, e.CheckIn, int16(e.Priority), count(e.Cause == verdict.CauseMailbox),
 		count(e.Cause == verdict.CauseUnusable), outage, e.moves(),
 		e.Watcher.Client, e.Watcher.Flow, e.Watcher.Callback, e.Counted).
-		Scan(&r.ID, &kept, &r.RecordedAt, &r.UpdatedAt, &fresh, &r.NextCheckAt)
+		Scan(&r.ID, &r.Reason, &r.Cause, &kept, &r.RecordedAt, &r.UpdatedAt, &fresh, &r.NextCheckAt)
 	if err != nil {
 		return Review{}, err
 	}

@@ -26,6 +26,7 @@ var stories = []struct {
 	{"record moves the due time by its cause", recordMoves},
 	{"record leaves a lease alone", recordLeased},
 	{"record counts answers", recordCounts},
+	{"record of what is counted already", recordCounted},
 	{"a hundred records are one review", recordCrowd},
 	{"record refuses what no row can hold", recordRefuses},
 	{"record stops at the bound", queueFull},
@@ -201,6 +202,47 @@ func recordCounts(t *testing.T, b Bed) {
 	if c.Attempts != 1 || c.Unusable != 1 || c.Snoozes != 0 {
 		t.Errorf("claim counts %d attempts, %d unusable, %d snoozes, want 1, 1, 0", c.Attempts, c.Unusable, c.Snoozes)
 	}
+}
+
+func recordCounted(t *testing.T, b Bed) {
+	again := func() fallback.Entry {
+		e := entry(1, 1)
+		e.Counted, e.Firm, e.CheckIn = true, true, time.Hour
+		e.Reason, e.Cause = verdict.MailboxTempRejected, verdict.CauseMailbox
+		e.Watcher.Client = "another"
+		return e
+	}
+	first := entry(1, 1)
+	first.Priority, first.CheckIn = fallback.PriorityBackfill, time.Minute
+	was := record(t, b, first)
+	b.Advance(t, time.Second)
+	was = review(t, b, was.ID)
+	if diff := cmp.Diff(was, record(t, b, again()), cmp.AllowUnexported(normalize.Address{})); diff != "" {
+		t.Errorf("Record of what is counted changed the open review (-before +after):\n%s", diff)
+	}
+	watchers, err := b.Watchers(t.Context(), first.ID)
+	must(t, "Watchers", err)
+	if len(watchers) != 2 {
+		t.Errorf("%d watchers, want both", len(watchers))
+	}
+	b.Advance(t, time.Minute)
+	c := claimOne(t, b)
+	if c.Priority != fallback.PriorityInteractive || c.Attempts != 0 || c.Cause != verdict.CauseUpstream {
+		t.Errorf("claim = %+v, want the higher priority and nothing counted", c)
+	}
+	// The worker that holds the row goes on.
+	record(t, b, again())
+	must(t, "Settle", b.Settle(t.Context(), c, valid(), nil))
+	// With nothing open it is a review like any other.
+	if e := again(); record(t, b, e).ID != e.ID || claimAttempts(t, b, time.Hour) != 1 {
+		t.Error("a new review of a counted entry is not the entry's own, with its answer counted")
+	}
+}
+
+// claimAttempts lets time pass and returns the attempts of the only due row.
+func claimAttempts(t *testing.T, b Bed, d time.Duration) int {
+	b.Advance(t, d)
+	return claimOne(t, b).Attempts
 }
 
 func recordCrowd(t *testing.T, b Bed) {
@@ -818,13 +860,15 @@ func claimNotDue(t *testing.T, b Bed) {
 	if got := claimOne(t, b); got.DomainKey != 90 {
 		t.Errorf("Claim gave a row of domain %d, want 90", got.DomainKey)
 	}
+	late := entry(200, 125)
+	record(t, b, late)
 	res, err := b.Claim(t.Context(), fallback.ClaimRequest{Max: 50, Lease: lease, Cursor: 7})
 	must(t, "Claim", err)
-	if len(res.Claims) != 0 {
-		t.Errorf("Claim gave %d rows, want 0", len(res.Claims))
+	if !slices.Equal(ids(res.Claims), []string{late.ID}) {
+		t.Errorf("Claim gave %v, want the one row that is due, %s", ids(res.Claims), late.ID)
 	}
-	if res.Cursor <= 7 {
-		t.Errorf("cursor = %d, want it moved on from 7 although nothing was due", res.Cursor)
+	if res.Cursor <= 7 || res.Cursor >= 125 {
+		t.Errorf("cursor = %d, want it moved on from 7, by fewer domains than there are", res.Cursor)
 	}
 }
 
