@@ -17,10 +17,19 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
+	"validator-gw/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// asProgram makes the test binary the program itself: for tests that end it by force.
+const asProgram = "TEST_BINARY_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		_ = os.Unsetenv(asProgram)
+		main()
+	}
+	testenv.Main(m)
+}
 
 // output collects what several goroutines print.
 type output struct {
