@@ -30,17 +30,15 @@ type reply struct {
 	retry bool
 	// health is what the breaker is told: nil, errNeutral or errFailure.
 	health error
-	// wait is what the upstream asked us to wait, when hinted.
+	// wait is what the upstream asked us to wait; 0 when it did not.
 	wait     time.Duration
 	hint     string // one of hintForms; empty when not a 429 or 503
 	http     int
 	upstream string // its request id
 	at       time.Time
 	took     time.Duration
-}
-
-func (r *reply) hinted() bool {
-	return r.hint == hintSeconds || r.hint == hintDate || r.hint == hintReset
+	// pending is the call itself, when this is the time-out of a call that is not waited for yet.
+	pending *call
 }
 
 func (r *reply) trail() verdict.Attempt {
@@ -51,7 +49,12 @@ func (r *reply) trail() verdict.Attempt {
 // exchange sends one question and classifies what comes. It ends with ctx at the latest.
 func (c *Client) exchange(ctx context.Context, addr normalize.Address) (r reply) {
 	r.at = time.Now()
-	defer func() { r.took = time.Since(r.at) }()
+	defer func() {
+		r.took = time.Since(r.at)
+		if r.outcome == verdict.AttemptTimeout && r.took < minAttempt {
+			r.health = errNeutral // it had no fair chance: too little of the context was left
+		}
+	}()
 	req, err := c.profile.request(ctx, addr)
 	if err != nil {
 		r.outcome, r.reason, r.cause, r.health = verdict.AttemptRefused, verdict.UpstreamRefused, verdict.CauseUnusable, errNeutral

@@ -8,16 +8,13 @@ import (
 
 // backoff is the pause before retry n, counted from 0: min(limit, base·2^n) + rand(0, jitter). The jitter is
 // added and not multiplied: with the two or three attempts that fit a form's budget, full jitter spends them
-// before an outage of a few hundred milliseconds is over. It never overflows, whatever n.
+// before an outage of a few hundred milliseconds is over. Any n is fine, and n grows no sum beyond Max + Jitter.
 func backoff(n int, t ClassTuning, rand func() float64) time.Duration {
-	d := t.Base
-	for range n {
-		if d >= t.Max {
-			break
-		}
-		d *= 2 // d < Max here, and Max is far below half of what a Duration holds (settings bound it to hours)
+	d := min(t.Base, t.Max)
+	for ; n > 0 && d > 0 && d < t.Max; n-- {
+		d += min(d, t.Max-d)
 	}
-	return min(d, t.Max) + jitter(t.Jitter, rand)
+	return d + jitter(t.Jitter, rand)
 }
 
 func jitter(most time.Duration, rand func() float64) time.Duration {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
@@ -27,9 +28,10 @@ type breaker struct {
 	spread   float64 // this process's part of the jitter of the cool-down, 0.8–1.2
 	onChange func(from, to gobreaker.State)
 
-	mu   sync.Mutex // guards the three below; gobreaker's callbacks run under its own lock and never take this one
+	mu   sync.Mutex // guards cb and made; gobreaker's callbacks run under its own lock and never take this one
 	cb   *gobreaker.CircuitBreaker[struct{}]
 	made BreakerTuning
+	gen  atomic.Uint64 // counts what build made: calls that began under a former gobreaker may still open that one
 }
 
 func newBreaker(tuning func() BreakerTuning, rand func() float64, onChange func(from, to gobreaker.State)) *breaker {
@@ -41,6 +43,7 @@ func newBreaker(tuning func() BreakerTuning, rand func() float64, onChange func(
 func (b *breaker) build(t BreakerTuning) {
 	r := &ring{}
 	b.made = t
+	gen := b.gen.Add(1)
 	b.cb = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Name:        "upstream",
 		MaxRequests: uint32(min(max(t.Probes, 1), math.MaxInt32)), //nolint:gosec // bounded on the left
@@ -55,7 +58,9 @@ func (b *breaker) build(t BreakerTuning) {
 		ReadyToTrip: func(gobreaker.Counts) bool { return r.trips(time.Now(), b.tuning()) },
 		OnStateChange: func(_ string, from, to gobreaker.State) {
 			r.clear()
-			b.onChange(from, to)
+			if b.gen.Load() == gen {
+				b.onChange(from, to)
+			}
 		},
 	})
 }
@@ -72,6 +77,19 @@ func (b *breaker) current() *gobreaker.CircuitBreaker[struct{}] {
 }
 
 func (b *breaker) state() gobreaker.State { return b.current().State() }
+
+// standing returns the state, and whether a half-open breaker has let all its probes through already.
+func (b *breaker) standing() (state gobreaker.State, full bool) {
+	cb := b.current()
+	state = cb.State()
+	if state != gobreaker.StateHalfOpen {
+		return state, false
+	}
+	n := cb.Counts()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return state, int64(n.Requests)-int64(n.TotalExclusions) >= int64(max(b.made.Probes, 1))
+}
 
 // guard runs judge under the breaker and reports its error as the outcome; it blocks as long as judge does.
 // The error is nil, what judge returned, or gobreaker's refusal, in which case judge did not run.

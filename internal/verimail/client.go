@@ -125,6 +125,9 @@ func NewTransport(conns int) *http.Transport {
 		IdleConnTimeout:        90 * time.Second,
 		MaxResponseHeaderBytes: 32 << 10,
 		ForceAttemptHTTP2:      true,
+		// All calls share one HTTP/2 connection. When its peer vanishes without a word, the kernel notices after
+		// a quarter of an hour; a ping notices in ten seconds.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second},
 	}
 }
 
@@ -177,34 +180,21 @@ func (c *Client) blocked(now time.Time, state gobreaker.State) (verdict.Reason, 
 // and not the deadline that ended the trying.
 func (c *Client) Check(ctx context.Context, addr normalize.Address, plan verdict.Plan) verdict.Outcome {
 	var out verdict.Outcome
-	var last *reply // the latest attempt that brought no verdict
+	var last *reply // the latest attempt
 	for attempt := 1; ; attempt++ {
-		r, refusal := c.attempt(ctx, addr, plan)
-		if refusal != nil {
-			if last == nil {
-				out.Trail = append(out.Trail, verdict.Attempt{At: time.Now(), Outcome: verdict.AttemptNotSent})
-				c.giveUp(&out, refusal.reason, verdict.CauseUpstream, refusal.until, refusal.giveup)
-			} else {
-				c.giveUp(&out, last.reason, last.cause, later(c.notBefore(last), refusal.until), refusal.giveup)
+		r, end := c.attempt(ctx, addr, plan)
+		if end == nil {
+			out.Sent++
+			out.Trail = append(out.Trail, r.trail())
+			last = r
+			if r.status.Final() {
+				c.conclude(&out, r)
+				break
 			}
-			break
+			end = c.pause(ctx, &out, r, plan, attempt)
 		}
-		out.Sent++
-		out.Trail = append(out.Trail, r.trail())
-		if r.status.Final() {
-			out.Verdict = verdict.Verdict{Status: r.status, Reason: r.reason, Reasons: []verdict.Reason{r.reason}, Flags: r.flags,
-				Suggestion: r.suggested, Provider: c.name, CheckedAt: r.at.Add(r.took)}
-			break
-		}
-		last = r
-		pause, giveup := c.pause(r, plan, attempt)
-		if giveup != "" {
-			c.giveUp(&out, r.reason, r.cause, c.notBefore(r), giveup)
-			break
-		}
-		out.Backoff += pause
-		if !sleep(ctx, pause) {
-			c.giveUp(&out, r.reason, r.cause, c.notBefore(r), giveupDeadline)
+		if end != nil {
+			c.end(ctx, &out, last, end)
 			break
 		}
 	}
@@ -213,7 +203,35 @@ func (c *Client) Check(ctx context.Context, addr normalize.Address, plan verdict
 	return out
 }
 
-// giveUp ends a check without a verdict.
+// conclude ends a check with a verdict.
+func (c *Client) conclude(out *verdict.Outcome, r *reply) {
+	out.Verdict = verdict.Verdict{Status: r.status, Reason: r.reason, Reasons: []verdict.Reason{r.reason}, Flags: r.flags,
+		Suggestion: r.suggested, Provider: c.name, CheckedAt: r.at.Add(r.took)}
+}
+
+// end ends the trying. What a check was last told is its reason; only one that was told nothing gives ours.
+func (c *Client) end(ctx context.Context, out *verdict.Outcome, last *reply, why *refusal) {
+	if last == nil {
+		if !errors.Is(ctx.Err(), context.Canceled) { // a stop leaves no trail: it says nothing about the address
+			out.Trail = append(out.Trail, verdict.Attempt{At: time.Now(), Outcome: verdict.AttemptNotSent})
+		}
+		c.giveUp(out, why.reason, verdict.CauseUpstream, why.until, why.giveup)
+		return
+	}
+	if last.pending != nil {
+		// Nothing is asked again, so the call that is still on the wire is all there is to hope for.
+		<-last.pending.done // bounded by the call's own context
+		last = &last.pending.reply
+		out.Trail[len(out.Trail)-1] = last.trail()
+		if last.status.Final() {
+			c.conclude(out, last)
+			return
+		}
+	}
+	c.giveUp(out, last.reason, last.cause, later(c.notBefore(last), why.until), why.giveup)
+}
+
+// giveUp sets the outcome of a check without a verdict.
 func (c *Client) giveUp(out *verdict.Outcome, reason verdict.Reason, cause verdict.Cause, notBefore time.Time, giveup string) {
 	out.Verdict = verdict.Verdict{Status: verdict.NeedsReview, Reason: reason, Reasons: []verdict.Reason{reason}, Provider: c.name}
 	out.Cause = cause
@@ -224,7 +242,7 @@ func (c *Client) giveUp(out *verdict.Outcome, reason verdict.Reason, cause verdi
 // notBefore is the earliest next try after r, as far as the upstream or a gate said.
 func (c *Client) notBefore(r *reply) time.Time {
 	var t time.Time
-	if r.hinted() {
+	if r.wait > 0 {
 		t = r.at.Add(r.took).Add(r.wait)
 	}
 	if _, until, closed := c.blocked(time.Now(), gobreaker.StateClosed); closed {
@@ -240,32 +258,36 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// pause says how long to wait before the next attempt, or why there is none.
-func (c *Client) pause(r *reply, plan verdict.Plan, attempt int) (time.Duration, string) {
+// pause waits before the next attempt, or says why there is none.
+func (c *Client) pause(ctx context.Context, out *verdict.Outcome, r *reply, plan verdict.Plan, attempt int) *refusal {
 	t := c.tuning()
 	retry := r.retry || (r.outcome == verdict.AttemptTimeout && t.RetryOnTimeout)
 	switch {
 	case !retry:
-		return 0, giveupNotRetryable
+		return &refusal{giveup: giveupNotRetryable}
 	case attempt > plan.MaxRetries:
-		return 0, giveupMaxAttempts
+		return &refusal{giveup: giveupMaxAttempts}
 	}
 	class := t.class(plan.Class)
 	d := backoff(attempt-1, class, c.rand)
-	if r.hinted() && r.wait > d {
+	if r.wait > d {
 		// The hint is a minimum: jitter goes on top, or all who were told the same come back together.
 		d = r.wait + jitter(class.Jitter, c.rand)
 	}
 	if time.Until(plan.Until) < d+minAttempt {
-		return 0, giveupDeadline
+		return &refusal{giveup: giveupDeadline}
 	}
 	if !c.budgets[plan.Class].take() {
-		return 0, giveupRetryBudget
+		return &refusal{giveup: giveupRetryBudget}
 	}
-	return d, ""
+	out.Backoff += d
+	if !sleep(ctx, d) {
+		return &refusal{giveup: giveupDeadline}
+	}
+	return nil
 }
 
-// refusal is why an attempt was not sent.
+// refusal is why an attempt was not sent. The reason counts only when it would have been the first.
 type refusal struct {
 	reason verdict.Reason
 	until  time.Time
@@ -274,19 +296,22 @@ type refusal struct {
 
 // attempt passes the gates, pays for a token, and makes one call.
 func (c *Client) attempt(ctx context.Context, addr normalize.Address, plan verdict.Plan) (*reply, *refusal) {
-	state := c.breaker.state()
+	state, full := c.breaker.standing()
 	if reason, until, closed := c.blocked(time.Now(), state); closed {
 		if reason == verdict.CircuitOpen {
 			c.metrics.breakerRejected.WithLabelValues(c.name).Inc()
 		}
 		return nil, &refusal{reason, until, giveupBlocked}
 	}
+	if full { // asked before the token is paid, or a flood of callers leaves none for the next probes
+		return nil, c.rejected()
+	}
 	if ctx.Err() != nil || time.Until(plan.Until) < minAttempt {
 		return nil, &refusal{verdict.BudgetExhausted, time.Time{}, giveupDeadline}
 	}
 	t := c.tuning()
 	if c.inFlight.Load() >= int64(t.MaxInFlight) {
-		return nil, &refusal{verdict.LimiterSaturated, time.Time{}, giveupLimiter}
+		return nil, &refusal{verdict.LimiterSaturated, time.Time{}, giveupLimiter} // before a token is paid
 	}
 	if !c.token(ctx, plan) {
 		return nil, &refusal{verdict.LimiterSaturated, time.Time{}, giveupLimiter}
@@ -296,13 +321,18 @@ func (c *Client) attempt(ctx context.Context, addr normalize.Address, plan verdi
 	if until, closed := c.gate.blocked(now); closed {
 		return nil, &refusal{verdict.UpstreamThrottled, until, giveupBlocked}
 	}
+	if c.inFlight.Add(1) > int64(t.MaxInFlight) {
+		c.inFlight.Add(-1)
+		return nil, &refusal{verdict.LimiterSaturated, time.Time{}, giveupLimiter}
+	}
 	if reason, until, closed := c.account.enter(now, t.LateTimeout); closed {
+		c.inFlight.Add(-1)
 		return nil, &refusal{reason, until, giveupBlocked}
 	}
-	call, err := c.send(ctx, addr)
-	if err != nil {
-		c.metrics.breakerRejected.WithLabelValues(c.name).Inc()
-		return nil, &refusal{verdict.CircuitOpen, time.Time{}, giveupBlocked}
+	call, sent := c.send(ctx, addr, plan.Class)
+	if !sent {
+		c.inFlight.Add(-1)
+		return nil, c.rejected()
 	}
 	wait := t.class(plan.Class).AttemptTimeout
 	timer := time.NewTimer(wait)
@@ -312,13 +342,20 @@ func (c *Client) attempt(ctx context.Context, addr normalize.Address, plan verdi
 	case <-timer.C:
 		c.metrics.late.WithLabelValues(c.name).Inc()
 		if t.RetryOnTimeout {
-			// Not billed, says the setting: the call goes on by itself, and its answer is dropped.
+			// Not billed, says the setting: the call goes on by itself, and its answer matters only when no
+			// other call is made.
 			return &reply{outcome: verdict.AttemptTimeout, reason: verdict.UpstreamTimeout, cause: verdict.CauseUpstream,
-				at: call.at, took: time.Since(call.at)}, nil
+				at: call.at, took: time.Since(call.at), pending: call}, nil
 		}
 		<-call.done // bounded by the call's own context
 	}
 	return &call.reply, nil
+}
+
+// rejected is the refusal of an attempt that the breaker did not let through.
+func (c *Client) rejected() *refusal {
+	c.metrics.breakerRejected.WithLabelValues(c.name).Inc()
+	return &refusal{verdict.CircuitOpen, time.Time{}, giveupBlocked}
 }
 
 // tokenPoll is how often background work asks again for a token. It books nothing ahead, so that it never
@@ -347,18 +384,18 @@ type call struct {
 	reply reply
 }
 
-// send begins one exchange under the breaker. It returns at once: the call when the breaker let it through, else
-// the breaker's refusal. The breaker's verdict is given when the call ends or when it has been silent for the
-// grace time, whichever is first, while the call itself goes on.
-func (c *Client) send(ctx context.Context, addr normalize.Address) (*call, error) {
+// send begins one exchange under the breaker. It returns at once, and says whether the breaker let the call
+// through. The breaker's verdict is given when the call ends or when it has been silent for the grace time,
+// whichever is first, while the call itself goes on.
+func (c *Client) send(ctx context.Context, addr normalize.Address, class verdict.Class) (*call, bool) {
 	t := c.tuning()
 	call := &call{at: time.Now(), done: make(chan struct{})}
-	admitted := make(chan error, 1)
+	admitted := make(chan bool, 1)
 	go func() {
 		err := c.breaker.guard(func() error {
-			admitted <- nil
-			go c.carry(ctx, call, addr, t.LateTimeout)
-			grace := time.NewTimer(t.Breaker.SlowGrace)
+			admitted <- true
+			go c.carry(ctx, call, addr, class, t.LateTimeout)
+			grace := time.NewTimer(max(t.Breaker.SlowGrace, t.Interactive.AttemptTimeout))
 			defer grace.Stop()
 			select {
 			case <-call.done:
@@ -368,21 +405,17 @@ func (c *Client) send(ctx context.Context, addr normalize.Address) (*call, error
 			}
 		})
 		if refused(err) {
-			admitted <- err
+			admitted <- false
 		}
 	}()
-	if err := <-admitted; err != nil {
-		return nil, err
-	}
-	return call, nil
+	return call, <-admitted
 }
 
-// carry makes the exchange and tells the gates what it means.
-func (c *Client) carry(ctx context.Context, call *call, addr normalize.Address, limit time.Duration) {
+// carry makes the exchange, tells the gates what it means, and gives back the place that the caller took in flight.
+func (c *Client) carry(ctx context.Context, call *call, addr normalize.Address, class verdict.Class, limit time.Duration) {
 	defer close(call.done)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	c.inFlight.Add(1)
 	c.metrics.inFlight.WithLabelValues(c.name).Inc()
 	defer func() {
 		c.inFlight.Add(-1)
@@ -397,32 +430,33 @@ func (c *Client) carry(ctx context.Context, call *call, addr normalize.Address, 
 		}
 	}()
 	call.reply = c.exchange(ctx, addr)
-	c.learn(&call.reply)
+	c.learn(&call.reply, class)
 	c.metrics.attempted(&call.reply)
 }
 
 // learn moves the gates by what one reply says.
-func (c *Client) learn(r *reply) {
+func (c *Client) learn(r *reply, class verdict.Class) {
 	now := time.Now()
 	switch r.outcome {
 	case verdict.AttemptAuth, verdict.AttemptQuota:
-		until := c.account.close(r.reason, r.at, now)
-		c.log.Error("upstream refuses our account: nothing is sent until the time given",
-			"reason", string(r.reason), "http_status", r.http, "until", until)
+		if until, changed := c.account.close(r.reason, r.at, now); changed {
+			c.log.Error("upstream refuses our account: nothing is sent until the time given",
+				"reason", string(r.reason), "http_status", r.http, "until", until)
+		}
 		return
 	case verdict.AttemptAnswered, verdict.AttemptTransient:
-		c.account.open()
+		c.account.open(r.at)
 		c.gate.answered()
-		for _, b := range c.budgets {
-			b.success(c.tuning().RetryBudgetRatio)
-		}
+		c.budgets[class].success(c.tuning().RetryBudgetRatio)
 	case verdict.AttemptThrottled:
-		if !r.hinted() {
+		if r.wait <= 0 { // "come back at once" is no hint either, and must not lift the pause
 			c.gate.throttled(now)
 		}
 	}
-	if r.hinted() {
-		c.gate.hint(now, r.wait)
+	if c.gate.hint(now, r.wait) {
 		c.log.Warn("upstream asked us to wait", "http_status", r.http, "wait", r.wait, "form", r.hint)
 	}
 }
+
+// Close ends connections that are kept for the next call. Calls on the wire end with their contexts.
+func (c *Client) Close() { c.http.CloseIdleConnections() }

@@ -49,13 +49,13 @@ func (g *accountGate) enter(now time.Time, hold time.Duration) (verdict.Reason, 
 	return "", time.Time{}, false
 }
 
-// close shuts the gate after an answer to a call that began at sent. Calls that were on the wire together
-// close it once.
-func (g *accountGate) close(reason verdict.Reason, sent, now time.Time) time.Time {
+// close shuts the gate after an answer to a call that began at sent, and says whether that changed anything:
+// calls that were on the wire together close it once.
+func (g *accountGate) close(reason verdict.Reason, sent, now time.Time) (until time.Time, changed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.step > 0 && sent.Before(g.closed) {
-		return g.until
+	if g.step > 0 && !sent.After(g.closed) {
+		return g.until, false
 	}
 	d := accountCooldown
 	for range g.step {
@@ -68,14 +68,17 @@ func (g *accountGate) close(reason verdict.Reason, sent, now time.Time) time.Tim
 	g.reason = reason
 	g.until = now.Add(min(d, accountCooldownMax))
 	g.closed = now
-	return g.until
+	return g.until, true
 }
 
-// open says that the account works: some call was answered.
-func (g *accountGate) open() {
+// open says that the account works: a call that began at sent was answered. One that was on the wire already when
+// the gate was closed proves nothing.
+func (g *accountGate) open(sent time.Time) {
 	g.mu.Lock()
-	g.step, g.until = 0, time.Time{}
-	g.mu.Unlock()
+	defer g.mu.Unlock()
+	if sent.After(g.closed) {
+		g.step, g.until = 0, time.Time{}
+	}
 }
 
 // The not-before gate for throttling without a hint: a single 429 only backs off, three in a row close it.
@@ -101,24 +104,33 @@ func (g *notBeforeGate) blocked(now time.Time) (time.Time, bool) {
 	return g.until, now.Before(g.until)
 }
 
-// hint moves the gate to now+wait.
-func (g *notBeforeGate) hint(now time.Time, wait time.Duration) {
+// hint moves the gate to now+wait, and says whether that is worth a log line: who were told the same together
+// move it by next to nothing.
+func (g *notBeforeGate) hint(now time.Time, wait time.Duration) (moved bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if until := now.Add(wait); until.After(g.until) {
-		g.until = until
+	until := now.Add(wait)
+	if wait <= 0 || !until.After(g.until) {
+		return false
 	}
+	moved = !now.Before(g.until) || until.Sub(g.until) >= time.Second
+	g.until = until
+	return moved
 }
 
-// throttled notes a 429 without a hint; the third within ten seconds pauses everyone.
+// throttled notes a 429 without a hint; the third within ten seconds pauses everyone. One that comes during a
+// pause answers a call from before it, and does not count towards the next.
 func (g *notBeforeGate) throttled(now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if now.Before(g.until) {
+		return
+	}
 	g.run = append(g.run, now)
 	if len(g.run) > throttleRun {
 		g.run = g.run[len(g.run)-throttleRun:]
 	}
-	if len(g.run) < throttleRun || now.Sub(g.run[0]) > throttleWithin || now.Before(g.until) {
+	if len(g.run) < throttleRun || now.Sub(g.run[0]) > throttleWithin {
 		return
 	}
 	pause := throttlePause

@@ -70,7 +70,7 @@ func newMetrics(reg prometheus.Registerer, provider string) *metrics {
 		breakerRejected: counter("breaker_rejected_total", "Calls that the breaker kept from being sent."),
 	}
 	for _, o := range verdict.AttemptOutcomes {
-		if o != verdict.AttemptNotSent {
+		if o != verdict.AttemptNotSent && o != verdict.AttemptLate { // not outcomes of a call
 			m.attempts.WithLabelValues(provider, o)
 		}
 	}

@@ -1,7 +1,6 @@
 package verimail
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -88,8 +87,7 @@ type decoded struct {
 
 func decode(body []byte) decoded {
 	var w wire
-	dec := json.NewDecoder(bytes.NewReader(body))
-	if err := dec.Decode(&w); err != nil || dec.More() {
+	if json.Unmarshal(body, &w) != nil {
 		return decoded{reason: verdict.UpstreamBadResponse, garbage: true}
 	}
 	// status is the success of the call, not the verdict: reading it as the verdict lets everything pass.
@@ -145,6 +143,8 @@ func truth(v any) verdict.Tri {
 		case "false", "no", "0":
 			return verdict.False
 		}
+	case map[string]any:
+		return truth(t["value"])
 	}
 	return verdict.Unknown
 }

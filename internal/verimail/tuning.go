@@ -12,8 +12,9 @@ type Tuning struct {
 	Interactive, Background ClassTuning
 	// RetryBudgetRatio is what each success adds to the retry budget (0–1); one retry takes 1.
 	RetryBudgetRatio float64
-	// RetryOnTimeout asks again after an attempt's time-out instead of waiting for the late answer. Only for
-	// an upstream that does not bill calls that it did not answer.
+	// RetryOnTimeout asks again after an attempt's time-out instead of waiting for the late answer, as far as
+	// that fits; the last call is waited for as ever. Only for an upstream that does not bill calls that it did
+	// not answer.
 	RetryOnTimeout bool
 	// LateTimeout is how long a call may take in all: it is billed already, so it is waited for.
 	LateTimeout time.Duration
@@ -43,7 +44,8 @@ type BreakerTuning struct {
 	// Cooldown (±20 %, drawn once a process) is how long it stays open; Probes calls must then succeed in a row.
 	Cooldown time.Duration
 	Probes   int
-	// SlowGrace is how long after its beginning an attempt is judged: answered by then is a success.
+	// SlowGrace is how long after its beginning an attempt is judged: answered by then is a success. Never before
+	// the attempt time-out of interactive calls.
 	SlowGrace time.Duration
 }
 
