@@ -10,9 +10,7 @@ import (
 
 // latencyBuckets have an edge at each promise about time: 0.8 s is the usual budget, 1.05 s is over every budget. The
 // low ones are for cached and local answers, the high ones for long polls.
-var latencyBuckets = []float64{
-	.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, .8, 1.05, 2.5, 5, 10, 20, 30, 60,
-}
+var latencyBuckets = []float64{.001, .005, .025, .1, .25, .5, .8, 1.05, 2.5, 10, 30.5}
 
 // classes are the classes of status codes that are answered.
 var classes = []string{"2xx", "4xx", "5xx"}

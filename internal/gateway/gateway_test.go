@@ -42,6 +42,7 @@ type bench struct {
 	live    *settings.Live
 	stop    context.CancelFunc
 	ended   chan error
+	gateway *Gateway
 }
 
 type lockedBuffer struct {
@@ -126,6 +127,7 @@ func (b *bench) start() {
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	b.gateway = g
 	ctx, cancel := context.WithCancel(context.Background())
 	b.url, b.metrics, b.stop, b.ended = "http://"+lis.Addr().String(), "http://"+mls.Addr().String()+"/metrics", cancel, make(chan error, 1)
 	go func() {
