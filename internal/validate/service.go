@@ -256,6 +256,10 @@ type check struct {
 	outcome verdict.Outcome  // of a check that ended without a verdict
 	ended   bool
 	open    bool // a review is open for it, as far as is known
+	// What the check found out on the mailbox's side counts once in the review: claimed says that the loop holds the
+	// row and writes it, counted that it is written, or being written.
+	claimed bool
+	counted bool
 	records map[fallback.Watcher]*recording
 	started time.Time
 }
@@ -269,6 +273,13 @@ type recording struct {
 
 func (s *Service) newCheck(fp normalize.Fingerprint, addr normalize.Address, id string) *check {
 	return &check{fp: fp, addr: addr, id: id, started: time.Now(), records: make(map[fallback.Watcher]*recording)}
+}
+
+// claim says that the loop holds the row of this check.
+func (c *check) claim() {
+	c.mu.Lock()
+	c.claimed = true
+	c.mu.Unlock()
 }
 
 func (c *check) name() string {
@@ -367,6 +378,7 @@ func (s *Service) ask(ctx context.Context, c *check, plan verdict.Plan) error {
 		c.mu.Lock()
 		c.outcome, c.ended = out, true
 		c.mu.Unlock()
+		s.amend(ctx, c)
 		return nil
 	}
 	v := out.Verdict
@@ -413,6 +425,11 @@ func (s *Service) record(ctx context.Context, c *check, out verdict.Outcome, w f
 		c.records[w] = r
 	}
 	id := c.id
+	entry := s.entry(c, id, out, w)
+	if out.Cause != verdict.CauseUpstream && !shared {
+		entry.Counted = c.counted || c.claimed
+		c.counted = true
+	}
 	c.mu.Unlock()
 	if shared {
 		select {
@@ -423,7 +440,7 @@ func (s *Service) record(ctx context.Context, c *check, out verdict.Outcome, w f
 		}
 	}
 	defer close(r.done)
-	r.review, r.err = s.store.Record(ctx, s.entry(c, id, out, w))
+	r.review, r.err = s.store.Record(ctx, entry)
 	if r.err != nil {
 		s.metrics.recordErrors.Inc()
 		s.cfg.Log.ErrorContext(ctx, "review was not recorded", "id", id, "fingerprint", c.fp, "error", r.err)
@@ -442,7 +459,35 @@ func (s *Service) record(ctx context.Context, c *check, out verdict.Outcome, w f
 		s.settle(ctx, c.fp, *late, out.Trail)
 		return r.review, late, nil
 	}
+	s.amend(ctx, c)
 	return r.review, nil, nil
+}
+
+// amend writes into an open review what came too late for those who waited and is no verdict: the mailbox's side
+// could not say, or the answer can't be used. It is paid for, and chooses the ladder; without it the review would be
+// asked again within a minute, as one on which the upstream was silent. If it can't be written, that happens.
+func (s *Service) amend(ctx context.Context, c *check) {
+	c.mu.Lock()
+	late := c.ended && c.known.Verdict == nil && c.outcome.Cause != verdict.CauseUpstream
+	if !late || !c.open || len(c.records) == 0 || c.claimed || c.counted {
+		c.mu.Unlock()
+		return
+	}
+	c.counted = true
+	var entry fallback.Entry
+	for w := range c.records {
+		entry = s.entry(c, c.id, c.outcome, w)
+		break // it is a watcher already; any will do
+	}
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	defer cancel()
+	review, err := s.store.Record(ctx, entry)
+	if err != nil {
+		s.cfg.Log.ErrorContext(ctx, "late answer was not written; the loop will ask again", "fingerprint", c.fp, "error", err)
+		return
+	}
+	s.cache.Mark(c.fp, s.markerOf(review))
 }
 
 // markerOf is the marker of a review that was recorded now.
@@ -479,7 +524,11 @@ func (s *Service) Recheck(ctx context.Context, claim fallback.Claim) verdict.Out
 	plan := s.cfg.Background()
 	limit := plan.Budget + s.cfg.LateTimeout()
 	f, _, err := s.flights.Start(claim.Fingerprint, limit,
-		func() *check { return s.newCheck(claim.Fingerprint, claim.Address, claim.ReviewID) },
+		func() *check {
+			c := s.newCheck(claim.Fingerprint, claim.Address, claim.ReviewID)
+			c.claimed = true
+			return c
+		},
 		func(ctx context.Context, c *check) error {
 			if s.look(ctx, c, false) {
 				return nil
@@ -489,6 +538,7 @@ func (s *Service) Recheck(ctx context.Context, claim fallback.Claim) verdict.Out
 	if err != nil {
 		return cutOff()
 	}
+	f.Value().claim()
 	select {
 	case <-f.Done():
 	case <-ctx.Done():
