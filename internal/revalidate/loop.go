@@ -141,7 +141,9 @@ func (l *Loop) Step(ctx context.Context) time.Duration {
 	l.metrics.slots.Set(float64(t.Workers))
 	up := l.cfg.Upstream()
 	if up.Closed {
-		l.troubled = true
+		// Only the breaker's opening calls for a recovery. A gate says itself when it opens, and the rows that wait
+		// for it are due by then; to hasten them each time it blinks would ask a throttling upstream the faster.
+		l.troubled = l.troubled || up.Until.IsZero()
 		if wait := time.Until(up.Until); wait > pollIdle {
 			return min(wait, 5*pollIdle) // a live setting or another call may end it sooner
 		}
