@@ -30,15 +30,15 @@ func (desk) Validate(_ context.Context, req validate.Request) (validate.Answer, 
 	return a, nil
 }
 
-func (d desk) Status(ctx context.Context, asked, _ string) (validate.Answer, error) {
-	if asked != id {
+func (d desk) Status(ctx context.Context, q validate.Inquiry) (validate.Answer, error) {
+	if q.ID != id {
 		return validate.Answer{}, validate.ErrUnknownID
 	}
 	return d.Validate(ctx, validate.Request{Raw: "slow@example.com"})
 }
 
-func (d desk) Wait(ctx context.Context, id, flow string, _ time.Duration) (validate.Answer, error) {
-	return d.Status(ctx, id, flow)
+func (d desk) Wait(ctx context.Context, q validate.Inquiry, _ time.Duration) (validate.Answer, error) {
+	return d.Status(ctx, q)
 }
 
 func (desk) HasFlow(name string) bool { return name == "signup" }

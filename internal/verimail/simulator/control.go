@@ -17,7 +17,7 @@ func (s *Simulator) route(r request) fate {
 	switch r.path {
 	case verifyPath:
 		return s.decide(r)
-	case statsPath:
+	case statsPath, livezPath:
 		allow = "GET"
 	case modePath:
 		allow = "GET, POST"

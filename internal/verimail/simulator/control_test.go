@@ -146,6 +146,8 @@ func TestControlPathsAndMethods(t *testing.T) {
 	}{
 		{"GET", "/control/mode", 200, ""},
 		{"POST", "/control/stats", 405, "GET"},
+		{"POST", "/livez", 405, "GET"},
+		{"GET", "/livez", 200, ""},
 		{"GET", "/control/reset", 405, "POST"},
 		{"DELETE", "/control/mode", 405, "GET, POST"},
 		{"GET", "/", 404, ""},

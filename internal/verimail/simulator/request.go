@@ -13,6 +13,7 @@ const (
 	statsPath  = "/control/stats"
 	modePath   = "/control/mode"
 	resetPath  = "/control/reset"
+	livezPath  = "/livez" // for health checks: that it answers is the answer
 )
 
 // request is what the two ways in, the http.Handler and the RoundTripper, have in common.
