@@ -1,0 +1,437 @@
+package revalidate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/goleak"
+
+	"validator-gw/internal/fallback"
+	"validator-gw/internal/normalize"
+	"validator-gw/internal/secret"
+	"validator-gw/internal/verdict"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// desk is a checker that answers as told, after a while.
+type desk struct {
+	mu      sync.Mutex
+	takes   time.Duration
+	answer  func(c fallback.Claim) verdict.Outcome
+	asked   []fallback.Claim
+	at      []time.Time
+	most    int // at a time
+	now     int
+	settled []string
+}
+
+func (d *desk) Recheck(ctx context.Context, c fallback.Claim) verdict.Outcome {
+	d.mu.Lock()
+	d.asked, d.at = append(d.asked, c), append(d.at, time.Now())
+	d.now++
+	d.most = max(d.most, d.now)
+	takes, answer := d.takes, d.answer
+	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		d.now--
+		d.mu.Unlock()
+	}()
+	select {
+	case <-time.After(takes):
+		return answer(c)
+	case <-ctx.Done():
+		return verdict.Outcome{Verdict: verdict.Verdict{Status: verdict.NeedsReview}, Cause: verdict.CauseUpstream}
+	}
+}
+
+func (d *desk) Settled(id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.settled = append(d.settled, id)
+}
+
+func (d *desk) set(answer func(c fallback.Claim) verdict.Outcome) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.answer = answer
+}
+
+func (d *desk) calls() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.asked)
+}
+
+// shelf is a cache that stamps expiries and keeps markers.
+type shelf struct {
+	mu    sync.Mutex
+	marks map[normalize.Fingerprint]verdict.Marker
+}
+
+func (s *shelf) Put(_ normalize.Fingerprint, v verdict.Verdict) verdict.Verdict {
+	v.SoftUntil, v.HardUntil = time.Now().Add(24*time.Hour), time.Now().Add(24*time.Hour)
+	return v
+}
+
+func (s *shelf) Mark(fp normalize.Fingerprint, m verdict.Marker) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.marks[fp] = m
+}
+
+func valid(c fallback.Claim) verdict.Outcome {
+	now := time.Now()
+	return verdict.Outcome{Verdict: verdict.Verdict{ID: c.ReviewID, Status: verdict.Valid, Reason: verdict.MailboxAccepted, CheckedAt: now,
+		SoftUntil: now.Add(time.Hour), HardUntil: now.Add(2 * time.Hour)}, Trail: []verdict.Attempt{{At: now, Outcome: verdict.AttemptAnswered}}, Sent: 1}
+}
+
+func without(cause verdict.Cause, reason verdict.Reason) func(fallback.Claim) verdict.Outcome {
+	return func(fallback.Claim) verdict.Outcome {
+		return verdict.Outcome{Verdict: verdict.Verdict{Status: verdict.NeedsReview, Reason: reason}, Cause: cause, Sent: 1,
+			Trail: []verdict.Attempt{{At: time.Now(), Outcome: verdict.AttemptTransient}}}
+	}
+}
+
+// setup is a loop over a real SQLite in a bubble.
+type setup struct {
+	t      *testing.T
+	store  *fallback.SQLite
+	desk   *desk
+	shelf  *shelf
+	up     Upstream
+	mu     sync.Mutex
+	tuning Tuning
+}
+
+func (s *setup) upstream() Upstream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.up
+}
+
+func (s *setup) set(u Upstream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.up = u
+}
+
+func bubble(t *testing.T, story func(t *testing.T, s *setup)) {
+	t.Helper()
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "test.db")
+	synctest.Test(t, func(t *testing.T) {
+		sealer, err := secret.NewSealer(make([]byte, 32))
+		if err != nil {
+			t.Fatal(err)
+		}
+		store, err := fallback.OpenSQLite(t.Context(), fallback.SQLiteConfig{Path: path, Sealer: sealer, Rand: func() float64 { return 0.5 }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer store.Close()
+		story(t, &setup{t: t, store: store, desk: &desk{takes: 100 * time.Millisecond, answer: valid},
+			shelf:  &shelf{marks: map[normalize.Fingerprint]verdict.Marker{}},
+			tuning: Tuning{Workers: 4, Batch: 50, Lease: 30 * time.Second, Probes: 2, Rate: 10}})
+	})
+}
+
+// start runs the loop; stop ends it and waits.
+func (s *setup) start() (stop func()) {
+	l, err := New(s.store, s.desk, s.shelf, Config{Upstream: s.upstream, Tuning: func() Tuning { return s.tuning },
+		Rand: func() float64 { return 0.5 }})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(s.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := l.Run(ctx); err != nil {
+			s.t.Errorf("Run = %v, want nil", err)
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+var prints = normalize.NewFingerprinter([]byte("key of the test"))
+
+func (s *setup) record(n int, in time.Duration, cause verdict.Cause) string {
+	s.t.Helper()
+	addr, err := normalize.Parse(fmt.Sprintf("person%d@example.com", n))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r, err := s.store.Record(s.t.Context(), fallback.Entry{ID: uuid.Must(uuid.NewV7()).String(), Fingerprint: prints.Of(addr),
+		DomainKey: prints.DomainKey(addr), Address: addr, Reason: verdict.UpstreamTimeout, Cause: cause, CheckIn: in,
+		Watcher: fallback.Watcher{Client: "c", Flow: "signup"}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return r.ID
+}
+
+func (s *setup) review(id string) fallback.Review {
+	s.t.Helper()
+	r, err := s.store.Review(s.t.Context(), id)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return r
+}
+
+func TestSettlesWhatIsDueWithBoundedWorkers(t *testing.T) {
+	bubble(t, func(t *testing.T, s *setup) {
+		ids := make([]string, 40)
+		for i := range ids {
+			ids[i] = s.record(i, 10*time.Second, verdict.CauseMailbox)
+		}
+		stop := s.start()
+		time.Sleep(9 * time.Second)
+		if n := s.desk.calls(); n != 0 {
+			t.Errorf("%d checks before anything was due, want none", n)
+		}
+		time.Sleep(20 * time.Second)
+		stop()
+		for i, id := range ids {
+			if r := s.review(id); r.State != fallback.Settled || r.Verdict.Status != verdict.Valid || !r.Address.IsZero() {
+				t.Errorf("row %d is %s, want settled, valid, and its address erased", i, r.State)
+			}
+		}
+		if s.desk.most != 4 || s.desk.calls() != 40 || len(s.desk.settled) != 40 {
+			t.Errorf("%d at a time, %d checks, %d told, want 4, 40, 40", s.desk.most, s.desk.calls(), len(s.desk.settled))
+		}
+	})
+}
+
+func TestClaimsNothingWhileTheUpstreamIsClosed(t *testing.T) {
+	bubble(t, func(t *testing.T, s *setup) {
+		id := s.record(1, 0, verdict.CauseMailbox)
+		s.set(Upstream{Closed: true})
+		stop := s.start()
+		defer stop()
+		time.Sleep(10 * time.Minute)
+		if n := s.desk.calls(); n != 0 {
+			t.Errorf("%d checks while closed, want none", n)
+		}
+		s.set(Upstream{})
+		time.Sleep(3 * time.Second)
+		if r := s.review(id); r.State != fallback.Settled {
+			t.Errorf("after opening: %s, want settled", r.State)
+		}
+	})
+}
+
+func TestProbesWithWhatWaitsAndThenRecovers(t *testing.T) {
+	bubble(t, func(t *testing.T, s *setup) {
+		ids := make([]string, 30)
+		for i := range ids {
+			ids[i] = s.record(i, 10*time.Minute, verdict.CauseUpstream)
+		}
+		s.set(Upstream{Closed: true})
+		s.desk.takes = 3 * time.Second
+		stop := s.start()
+		defer stop()
+		time.Sleep(10 * time.Second)
+		s.set(Upstream{Probing: true})
+		time.Sleep(2500 * time.Millisecond)
+		if n := s.desk.calls(); n != 2 {
+			t.Errorf("%d checks while half-open, want the 2 probes", n)
+		}
+		s.desk.mu.Lock()
+		s.desk.takes = 100 * time.Millisecond
+		s.desk.mu.Unlock()
+		s.set(Upstream{})
+		time.Sleep(20 * time.Second)
+		for i, id := range ids {
+			if r := s.review(id); r.State != fallback.Settled {
+				t.Errorf("row %d is %s 20 s after the recovery, want settled", i, r.State)
+			}
+		}
+	})
+}
+
+func TestGivesBackAtAStop(t *testing.T) {
+	bubble(t, func(t *testing.T, s *setup) {
+		id := s.record(1, 0, verdict.CauseMailbox)
+		s.desk.takes = time.Hour
+		stop := s.start()
+		time.Sleep(5 * time.Second)
+		if s.desk.calls() != 1 {
+			t.Fatal("the row was not claimed")
+		}
+		stop()
+		res, err := s.store.Claim(t.Context(), fallback.ClaimRequest{Max: 1, Lease: time.Minute})
+		if err != nil || len(res.Claims) != 1 || res.Claims[0].ReviewID != id || res.Claims[0].Claims != 1 {
+			t.Errorf("Claim after a stop = %+v, %v, want the row at once, and no claim counted against it", res, err)
+		}
+	})
+}
+
+func TestHeartbeatKeepsALongCheck(t *testing.T) {
+	bubble(t, func(t *testing.T, s *setup) {
+		id := s.record(1, 0, verdict.CauseMailbox)
+		s.desk.takes = 2 * time.Minute // four leases
+		stop := s.start()
+		defer stop()
+		time.Sleep(3 * time.Minute)
+		if n := s.desk.calls(); n != 1 {
+			t.Errorf("checked %d times, want once: the lease was not renewed", n)
+		}
+		if r := s.review(id); r.State != fallback.Settled {
+			t.Errorf("%s, want settled", r.State)
+		}
+	})
+}
+
+func TestLostLeaseWritesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, s *setup) {
+		id := s.record(1, 0, verdict.CauseMailbox)
+		s.desk.set(func(c fallback.Claim) verdict.Outcome {
+			// Meanwhile a late answer settles the row.
+			v := valid(c).Verdict
+			v.Status, v.Reason = verdict.Risky, verdict.CatchAll
+			if _, ok, err := s.store.SettleOpen(context.Background(), c.Fingerprint, v, nil); err != nil || !ok {
+				t.Errorf("SettleOpen = %v, %v", ok, err)
+			}
+			return valid(c)
+		})
+		stop := s.start()
+		time.Sleep(5 * time.Second)
+		stop()
+		if r := s.review(id); r.State != fallback.Settled || r.Verdict.Status != verdict.Risky {
+			t.Errorf("%s with %v, want the first word to stand", r.State, r.Verdict)
+		}
+	})
+}
+
+func TestUpstreamsLadderUsesUpNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, s *setup) {
+		id := s.record(1, 30*time.Second, verdict.CauseUpstream)
+		s.desk.set(without(verdict.CauseUpstream, verdict.UpstreamError))
+		stop := s.start()
+		defer stop()
+		time.Sleep(24 * time.Hour)
+		if r := s.review(id); r.State != fallback.Open {
+			t.Errorf("after a day of outage: %s, want open", r.State)
+		}
+		for i, want := range []time.Duration{2 * time.Minute, 10 * time.Minute, 10 * time.Minute} {
+			// the first rung was the record's own
+			if gap := s.desk.at[i+2].Sub(s.desk.at[i+1]); gap < want || gap > want*12/10+3*time.Second {
+				t.Errorf("step %d came after %v, want %v to 20 %% more", i+2, gap, want)
+			}
+		}
+		s.desk.set(valid)
+		time.Sleep(15 * time.Minute)
+		if r := s.review(id); r.State != fallback.Settled || r.Verdict.Status != verdict.Valid {
+			t.Errorf("after the outage: %s, want settled", r.State)
+		}
+	})
+}
+
+func TestMailboxsLadderEndsUnresolved(t *testing.T) {
+	bubble(t, func(t *testing.T, s *setup) {
+		id := s.record(1, 10*time.Minute, verdict.CauseMailbox) // itself an answer
+		s.desk.set(without(verdict.CauseMailbox, verdict.MailboxTempRejected))
+		stop := s.start()
+		defer stop()
+		time.Sleep(5 * 24 * time.Hour)
+		if r := s.review(id); r.State != fallback.Settled || r.Verdict.Status != verdict.Unresolved || r.Verdict.Reason != verdict.MailboxTempRejected {
+			t.Errorf("%s %v, want settled as unresolved", r.State, r.Verdict)
+		}
+		if n := s.desk.calls(); n != 3 {
+			t.Errorf("asked %d times, want three", n)
+		}
+		if len(s.shelf.marks) != 1 {
+			t.Error("no marker was left while the row waited")
+		}
+	})
+}
+
+func TestUnusableAnswersEndDead(t *testing.T) {
+	bubble(t, func(t *testing.T, s *setup) {
+		id := s.record(1, 0, verdict.CauseUnusable) // itself an answer
+		s.desk.set(without(verdict.CauseUnusable, verdict.Unmapped))
+		stop := s.start()
+		defer stop()
+		time.Sleep(24 * time.Hour)
+		if r := s.review(id); r.State != fallback.Dead || r.Reason != verdict.Unmapped || r.Address.IsZero() {
+			t.Errorf("%s %s, want dead with its address, for a replay", r.State, r.Reason)
+		}
+		if n := s.desk.calls(); n != 7 {
+			t.Errorf("asked %d times, want seven after the first", n)
+		}
+	})
+}
+
+// TestCrashLoopIsPoison: a row whose claims end workers is dead after five, and blocks nothing.
+func TestCrashLoopIsPoison(t *testing.T) {
+	bubble(t, func(t *testing.T, s *setup) {
+		id := s.record(1, 0, verdict.CauseMailbox)
+		for range fallback.MaxClaims {
+			if r, err := s.store.Claim(t.Context(), fallback.ClaimRequest{Max: 1, Lease: time.Second}); err != nil || len(r.Claims) != 1 {
+				t.Fatalf("Claim = %+v, %v", r, err)
+			}
+			time.Sleep(2 * time.Second) // the worker died with it
+		}
+		stop := s.start()
+		time.Sleep(5 * time.Second)
+		stop()
+		if r := s.review(id); r.State != fallback.Dead || r.Reason != verdict.ReviewPoisoned {
+			t.Errorf("%s %s, want dead, review_poisoned", r.State, r.Reason)
+		}
+		if n := s.desk.calls(); n != 0 {
+			t.Errorf("asked %d times, want never again", n)
+		}
+	})
+}
+
+// faulty is a queue whose claims fail for a while.
+type faulty struct {
+	*fallback.SQLite
+	mu   sync.Mutex
+	down bool
+}
+
+func (f *faulty) Claim(ctx context.Context, r fallback.ClaimRequest) (fallback.ClaimResult, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.down {
+		return fallback.ClaimResult{}, errors.New("connection refused")
+	}
+	return f.SQLite.Claim(ctx, r)
+}
+
+func TestGoesOnWhenTheStoreIsBack(t *testing.T) {
+	bubble(t, func(t *testing.T, s *setup) {
+		id := s.record(1, 0, verdict.CauseMailbox)
+		f := &faulty{SQLite: s.store, down: true}
+		l, err := New(f, s.desk, s.shelf, Config{Upstream: s.upstream, Tuning: func() Tuning { return s.tuning }, Rand: func() float64 { return 0.5 }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- l.Run(ctx) }()
+		time.Sleep(time.Minute)
+		f.mu.Lock()
+		f.down = false
+		f.mu.Unlock()
+		time.Sleep(5 * time.Second)
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run = %v, want nil", err)
+		}
+		if r := s.review(id); r.State != fallback.Settled {
+			t.Errorf("%s, want settled", r.State)
+		}
+	})
+}
