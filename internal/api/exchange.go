@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -118,7 +119,7 @@ func (a *API) finish(x *exchange, r *http.Request) {
 // recovered answers a request whose handler panicked, and returns what is left to do after logging. The value of the
 // panic may hold anything, so only its type is logged, and its text where the runtime made it.
 func (a *API) recovered(x *exchange, r *http.Request, v any) func() {
-	if v == http.ErrAbortHandler {
+	if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		x.gone()
 		return func() { panic(v) }
 	}

@@ -240,16 +240,16 @@ func (g *Gateway) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 	case fault = <-failed:
-		g.log.Error("server ended", "error", fault)
+		g.log.ErrorContext(ctx, "server ended", "error", fault)
 	}
 
-	g.log.Info("stopping")
+	g.log.InfoContext(ctx, "stopping")
 	grace, cancel := context.WithTimeout(detached, graceTime)
 	defer cancel()
 	g.health.stop()
 	g.api.Drain()
 	if err := shutdown(grace, graceHTTP, server); err != nil {
-		g.log.Warn("requests were still in work at the end of their grace time", "error", err)
+		g.log.WarnContext(ctx, "requests were still in work at the end of their grace time", "error", err)
 		_ = server.Close()
 	}
 	stopLoop()
@@ -268,7 +268,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	_ = shutdown(grace, time.Second, metrics)
 	_ = metrics.Close()
 	<-served
-	g.log.Info("stopped")
+	g.log.InfoContext(ctx, "stopped")
 	return fault
 }
 
@@ -352,7 +352,7 @@ func (g *Gateway) openStore(ctx context.Context, sealer *secret.Sealer, rand fun
 		if err == nil || final(err) || ctx.Err() != nil {
 			return s, err
 		}
-		g.log.Warn("database can't be reached; trying on for a minute at most", "error", err)
+		g.log.WarnContext(ctx, "database can't be reached; trying on for a minute at most", "error", err)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
@@ -384,7 +384,7 @@ func Migrate(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if cfg.DatabaseURL == "" {
 		return fallback.MigrateSQLite(ctx, filepath.Join(cfg.DataDir, "validator-gw.db"))
 	}
-	log.Info("migrating", "store", "postgres")
+	log.InfoContext(ctx, "migrating", "store", "postgres")
 	return fallback.MigratePostgres(ctx, cfg.DatabaseURL)
 }
 
@@ -412,7 +412,7 @@ type keys struct {
 }
 
 func deriveKeys(master, previous []byte) (keys, error) {
-	print, err := secret.Derive(master, "fingerprint")
+	fingerprint, err := secret.Derive(master, "fingerprint")
 	if err != nil {
 		return keys{}, err
 	}
@@ -436,7 +436,7 @@ func deriveKeys(master, previous []byte) (keys, error) {
 	if err != nil {
 		return keys{}, err
 	}
-	return keys{prints: normalize.NewFingerprinter(print), sealer: sealer, id: fmt.Sprintf("%x", id[:3])}, nil
+	return keys{prints: normalize.NewFingerprinter(fingerprint), sealer: sealer, id: fmt.Sprintf("%x", id[:3])}, nil
 }
 
 // tunings translate the settings into each part's own. They are read at each use, so a change takes effect with the next.

@@ -422,7 +422,7 @@ func TestNothingLeaks(t *testing.T) {
 		b.do(http.MethodGet, "/status/"+planted, "")
 		b.do(http.MethodGet, "/"+planted, "")
 	}
-	res, err := http.Get(b.metrics) //nolint:noctx // bounded by the test
+	res, err := http.Get(b.metrics)
 	if err != nil {
 		t.Fatal(err)
 	}

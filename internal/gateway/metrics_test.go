@@ -58,7 +58,7 @@ func TestMetricsList(t *testing.T) {
 	want := metricsHead + strings.Join(rows, "\n") + "\n"
 	const path = "../../docs/metrics.md"
 	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil { //nolint:gosec // a document
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -49,10 +49,8 @@ func (p parser) domain(local, text string) (string, *Refusal) {
 
 // hostName returns text as a host name, or why it is none.
 func hostName(text string) (string, verdict.Reason) {
-	name := text
-	if isASCII(text) {
-		name = strings.ToLower(text)
-	} else {
+	name := strings.ToLower(text)
+	if !isASCII(text) {
 		var reason verdict.Reason
 		if name, reason = toASCII(text); reason != "" {
 			return "", reason

@@ -3,6 +3,7 @@ package normalize
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -20,8 +21,8 @@ func TestPrintsNoAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, refused := Parse("<" + local + "@" + domain + ">")
-	refusal := refused.(*Refusal)
-	if refusal.Suggestion != local+"@"+domain {
+	refusal, ok := errors.AsType[*Refusal](refused)
+	if !ok || refusal.Suggestion != local+"@"+domain {
 		t.Fatalf("suggestion %q: the test needs one", refusal.Suggestion)
 	}
 	type holder struct {

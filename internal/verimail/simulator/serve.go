@@ -42,11 +42,11 @@ func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	f := s.route(q)
 	defer s.done(f)
-	s.play(w, r.Context(), f)
+	s.play(r.Context(), w, f)
 }
 
 // play makes the fate come true on an HTTP connection.
-func (s *Simulator) play(w http.ResponseWriter, ctx context.Context, f fate) {
+func (s *Simulator) play(ctx context.Context, w http.ResponseWriter, f fate) {
 	if !s.sleep(ctx, f.delay) {
 		panic(http.ErrAbortHandler)
 	}
