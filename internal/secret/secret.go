@@ -11,6 +11,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 )
@@ -21,14 +22,15 @@ const MinLength = 32
 const redacted = "[redacted]"
 
 // Text is a string such as an API key or a password. Every common way of printing it gives a redaction;
-// Reveal is the deliberate way.
+// Reveal is the deliberate way. Out of reach are a whole struct printed by package fmt with a Text in an unexported field,
+// where it calls no methods, and a Text as the key of a map in JSON: hold it in neither way where that may happen.
 type Text string
 
 // String redacts.
 func (Text) String() string { return redacted }
 
-// GoString redacts, for %#v.
-func (Text) GoString() string { return redacted }
+// Format redacts for every verb: with String alone, %d would print the text in its complaint.
+func (Text) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, redacted) }
 
 // LogValue redacts.
 func (Text) LogValue() slog.Value { return slog.StringValue(redacted) }
