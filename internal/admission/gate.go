@@ -38,6 +38,10 @@ func (g *Gate) Enter(ctx context.Context) (leave func(), err error) {
 	lim := g.limits()
 	places := max(lim.Concurrency, 1)
 	g.mu.Lock()
+	for len(g.queue) > 0 && g.inside < places { // the limit was raised: those who wait come first
+		g.inside++
+		g.hand()
+	}
 	if g.inside < places {
 		g.inside++
 		g.mu.Unlock()
@@ -75,11 +79,16 @@ func (g *Gate) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.queue) > 0 && g.inside <= max(g.limits().Concurrency, 1) {
-		close(g.queue[0])
-		g.queue = g.queue[1:]
+		g.hand()
 		return
 	}
 	g.inside--
+}
+
+// hand gives a place that is counted already to the one that waits longest. The caller holds mu.
+func (g *Gate) hand() {
+	close(g.queue[0])
+	g.queue = g.queue[1:]
 }
 
 // Inside counts the places taken.
