@@ -20,18 +20,27 @@ const (
 	keepShared   = 4_096
 )
 
-// behind carries what was put to Redis and to the durable store, in the order in which it was put.
+// behind carries what was put to Redis and to the durable store, each in the order in which it was put. The two
+// know nothing of one another: a level that hangs does not hold up the other.
 type behind struct {
 	store   durable
 	redis   *Redis
 	log     *slog.Logger
 	metrics *metrics
-	wake    chan struct{}
+	full    chan struct{} // a batch of verdicts waits
+	share   chan struct{} // something waits for Redis
 
 	mu      sync.Mutex
-	queue   []Stored                   // not yet durable, oldest first
-	ids     map[string]verdict.Verdict // the same, by id
+	seq     uint64
+	queue   []queued          // not yet durable, oldest first
+	ids     map[string]queued // the latest of each id in queue
 	sharing []sharedEntry
+}
+
+// queued is a verdict with its place in the order of all that were ever put.
+type queued struct {
+	Stored
+	seq uint64
 }
 
 type sharedEntry struct {
@@ -40,7 +49,8 @@ type sharedEntry struct {
 }
 
 func newBehind(store durable, redis *Redis, log *slog.Logger, m *metrics) *behind {
-	return &behind{store: store, redis: redis, log: log, metrics: m, wake: make(chan struct{}, 1), ids: make(map[string]verdict.Verdict)}
+	return &behind{store: store, redis: redis, log: log, metrics: m, full: make(chan struct{}, 1), share: make(chan struct{}, 1),
+		ids: make(map[string]queued)}
 }
 
 func (b *behind) verdict(fp normalize.Fingerprint, v verdict.Verdict) {
@@ -48,18 +58,30 @@ func (b *behind) verdict(fp normalize.Fingerprint, v verdict.Verdict) {
 	b.mu.Lock()
 	if len(b.queue) >= keepVerdicts {
 		// Paid for and lost to the store, though not to the caches: counted, and an alarm.
-		delete(b.ids, b.queue[0].Verdict.ID)
-		b.queue = b.queue[1:]
+		b.forget(1)
 		b.metrics.lost.Inc()
 	}
-	b.queue = append(b.queue, Stored{Fingerprint: fp, Verdict: v})
-	b.ids[v.ID] = v
+	b.seq++
+	q := queued{Stored{Fingerprint: fp, Verdict: v}, b.seq}
+	b.queue = append(b.queue, q)
+	b.ids[v.ID] = q
 	n := len(b.queue)
-	b.mu.Unlock()
 	b.metrics.waiting.Set(float64(n))
+	b.mu.Unlock()
 	if n >= batchSize {
-		b.poke()
+		poke(b.full)
 	}
+}
+
+// forget removes the n oldest. The caller holds mu.
+func (b *behind) forget(n int) {
+	for _, q := range b.queue[:n] {
+		if b.ids[q.Verdict.ID].seq == q.seq { // else a later verdict of the same check waits behind it
+			delete(b.ids, q.Verdict.ID)
+		}
+	}
+	b.queue = b.queue[n:]
+	b.metrics.waiting.Set(float64(len(b.queue)))
 }
 
 func (b *behind) shared(fp normalize.Fingerprint, e verdict.Cached) {
@@ -71,12 +93,12 @@ func (b *behind) shared(fp normalize.Fingerprint, e verdict.Cached) {
 		b.sharing = append(b.sharing, sharedEntry{fp, e})
 	}
 	b.mu.Unlock()
-	b.poke()
+	poke(b.share)
 }
 
-func (b *behind) poke() {
+func poke(c chan struct{}) {
 	select {
-	case b.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -84,35 +106,31 @@ func (b *behind) poke() {
 func (b *behind) byID(id string) (verdict.Verdict, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	v, ok := b.ids[id]
-	return v, ok
+	q, ok := b.ids[id]
+	return q.Verdict, ok
 }
 
-func (b *behind) run(ctx context.Context) error {
+// run returns when ctx has ended and what waited then is written, or could not be within the flush time-out.
+func (b *behind) run(ctx context.Context) {
+	var sharing sync.WaitGroup
+	defer sharing.Wait()
+	if b.redis != nil {
+		sharing.Go(func() { b.runShared(ctx) })
+	}
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
 	failing := false
 	for {
 		select {
 		case <-ctx.Done():
-			// What is paid for is not left behind: one last flush on a time of its own.
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
-			defer cancel()
-			b.flushShared(last)
-			if err := b.flushVerdicts(last); err != nil {
-				b.log.Error("verdicts were not written before the end", "error", err)
+			if err := b.flushVerdicts(last(ctx)); err != nil {
+				b.log.Error("verdicts were not written before the end", "count", b.waiting(), "error", err)
 			}
-			return nil
-		case <-b.wake:
-			b.flushShared(ctx)
-			if b.waiting() < batchSize {
-				continue
-			}
+			return
+		case <-b.full:
 		case <-tick.C:
 		}
-		call, cancel := context.WithTimeout(ctx, flushTimeout)
-		err := b.flushVerdicts(call)
-		cancel()
+		err := b.flushVerdicts(context.WithTimeout(ctx, flushTimeout))
 		switch {
 		case err != nil && !failing && ctx.Err() == nil:
 			b.log.Error("verdicts can't be written now; they are kept and tried again", "error", err)
@@ -124,6 +142,23 @@ func (b *behind) run(ctx context.Context) error {
 	}
 }
 
+func (b *behind) runShared(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			b.flushShared(last(ctx))
+			return
+		case <-b.share:
+			b.flushShared(ctx, func() {})
+		}
+	}
+}
+
+// last gives the last flush a time of its own: what is paid for is not left behind.
+func last(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+}
+
 func (b *behind) waiting() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -131,37 +166,38 @@ func (b *behind) waiting() int {
 }
 
 // flushVerdicts writes all that waits, oldest first, and forgets a batch only once it is durable.
-func (b *behind) flushVerdicts(ctx context.Context) error {
+func (b *behind) flushVerdicts(ctx context.Context, cancel context.CancelFunc) error {
+	defer cancel()
 	for {
 		b.mu.Lock()
-		batch := b.queue[:min(len(b.queue), batchSize):min(len(b.queue), batchSize)]
-		b.mu.Unlock()
-		if len(batch) == 0 {
+		n := min(len(b.queue), batchSize)
+		if n == 0 {
+			b.mu.Unlock()
 			return nil
 		}
+		batch := make([]Stored, n)
+		for i, q := range b.queue[:n] {
+			batch[i] = q.Stored
+		}
+		end := b.queue[n-1].seq
+		b.mu.Unlock()
 		if err := b.store.PutVerdicts(ctx, batch); err != nil {
 			b.metrics.writeErrors.Inc()
 			return err
 		}
-		b.metrics.written.Add(float64(len(batch)))
+		b.metrics.written.Add(float64(n))
 		b.mu.Lock()
-		for _, s := range batch {
-			delete(b.ids, s.Verdict.ID)
+		// The front may have been dropped meanwhile for want of room: go by the numbers, not by the count.
+		for n = 0; n < len(b.queue) && b.queue[n].seq <= end; {
+			n++
 		}
-		// The front may have been dropped for want of room meanwhile: cut up to the batch's last one.
-		last := batch[len(batch)-1].Verdict.ID
-		for i, s := range b.queue {
-			if s.Verdict.ID == last {
-				b.queue = b.queue[i+1:]
-				break
-			}
-		}
-		b.metrics.waiting.Set(float64(len(b.queue)))
+		b.forget(n)
 		b.mu.Unlock()
 	}
 }
 
-func (b *behind) flushShared(ctx context.Context) {
+func (b *behind) flushShared(ctx context.Context, cancel context.CancelFunc) {
+	defer cancel()
 	for ctx.Err() == nil {
 		b.mu.Lock()
 		batch := b.sharing

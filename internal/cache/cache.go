@@ -156,8 +156,12 @@ func (c *Cache) Shared(ctx context.Context, fp normalize.Fingerprint) (verdict.C
 }
 
 // Put keeps a final verdict at every level and returns it with its expiries set. It does not wait for Redis or
-// the store: the verdict is durable within a second.
+// the store: the verdict is durable within a second. One that is not final is returned as it is and kept nowhere:
+// it would be served as an answer, and the store refuses the batch that holds it.
 func (c *Cache) Put(fp normalize.Fingerprint, v verdict.Verdict) verdict.Verdict {
+	if !v.Status.Final() {
+		return v
+	}
 	v = c.stamp(v)
 	c.local.Set(fp, verdict.Cached{Verdict: &v})
 	c.behind.verdict(fp, v)
@@ -210,7 +214,10 @@ func (c *Cache) stamp(v verdict.Verdict) verdict.Verdict {
 }
 
 // Run writes behind until ctx ends, then flushes within the flush time-out and returns nil.
-func (c *Cache) Run(ctx context.Context) error { return c.behind.run(ctx) }
+func (c *Cache) Run(ctx context.Context) error {
+	c.behind.run(ctx)
+	return nil
+}
 
 // Close ends the cache's own goroutines. Call it after Run has returned.
 func (c *Cache) Close() { c.local.StopAllGoroutines() }

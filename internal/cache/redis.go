@@ -5,11 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
+	"net"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 
 	"validator-gw/internal/normalize"
 	"validator-gw/internal/secret"
@@ -27,7 +28,8 @@ const (
 const valueVersion = '1'
 
 // Redis is the level that replicas share. Each call has a short time-out of its own; after five failures in a
-// row it is left alone for three seconds. Safe for concurrent use.
+// row it is left alone for three seconds, and from then on after each failure until one call succeeds. Safe for
+// concurrent use.
 type Redis struct {
 	client redis.UniversalClient
 	prefix string
@@ -49,6 +51,8 @@ type RedisConfig struct {
 // OpenRedis returns a client without connecting: a Redis that is away at start is a degraded start, no failure.
 // The error never holds the URL, which may hold a password.
 func OpenRedis(cfg RedisConfig) (*Redis, error) {
+	// The driver writes a line to stderr for each failed dial, past our log and without bound. Errors are counted here.
+	logging.Disable()
 	r := &Redis{prefix: cfg.Prefix + "ev1:" + cfg.KeyID + ":", rest: &rest{}}
 	switch cfg.Mode {
 	case "", "single":
@@ -59,7 +63,6 @@ func OpenRedis(cfg RedisConfig) (*Redis, error) {
 		o.ContextTimeoutEnabled, o.MaxRetries = true, -1
 		o.ReadTimeout, o.WriteTimeout, o.DialTimeout, o.DialerRetries = 50*time.Millisecond, 50*time.Millisecond, 150*time.Millisecond, 1
 		o.PoolTimeout, o.PoolSize, o.MinIdleConns = 30*time.Millisecond, 48, 4
-		o.Limiter = r.rest
 		r.client = redis.NewClient(o)
 	case "cluster":
 		o, err := redis.ParseClusterURL(cfg.URL.Reveal())
@@ -67,7 +70,7 @@ func OpenRedis(cfg RedisConfig) (*Redis, error) {
 			return nil, errors.New("REDIS_URL is not a cluster URL (redis://host:port?addr=host2:port2)")
 		}
 		o.ContextTimeoutEnabled, o.MaxRetries, o.MaxRedirects = true, -1, 3
-		o.ReadTimeout, o.WriteTimeout, o.DialTimeout = 50*time.Millisecond, 50*time.Millisecond, 150*time.Millisecond
+		o.ReadTimeout, o.WriteTimeout, o.DialTimeout, o.DialerRetries = 50*time.Millisecond, 50*time.Millisecond, 150*time.Millisecond, 1
 		o.PoolTimeout, o.PoolSize = 30*time.Millisecond, 48
 		r.client = redis.NewClusterClient(o)
 	case "sentinel":
@@ -76,7 +79,7 @@ func OpenRedis(cfg RedisConfig) (*Redis, error) {
 			return nil, errors.New("REDIS_URL is not a sentinel URL (redis://host:port?master_name=name&addr=host2:port2)")
 		}
 		o.ContextTimeoutEnabled, o.MaxRetries = true, -1
-		o.ReadTimeout, o.WriteTimeout, o.DialTimeout = 50*time.Millisecond, 50*time.Millisecond, 150*time.Millisecond
+		o.ReadTimeout, o.WriteTimeout, o.DialTimeout, o.DialerRetries = 50*time.Millisecond, 50*time.Millisecond, 150*time.Millisecond, 1
 		o.PoolTimeout, o.PoolSize = 30*time.Millisecond, 48
 		r.client = redis.NewFailoverClient(o)
 	default:
@@ -98,24 +101,42 @@ func (r *Redis) Close() error { return r.client.Close() }
 func (r *Redis) key(fp normalize.Fingerprint) string { return r.prefix + fp.String() }
 
 func (r *Redis) get(ctx context.Context, fp normalize.Fingerprint) (verdict.Cached, bool, error) {
+	if r.rest.resting() {
+		return verdict.Cached{}, false, errResting
+	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	b, err := r.client.Get(ctx, r.key(fp)).Bytes()
+	r.rest.report(err)
 	if errors.Is(err, redis.Nil) {
 		return verdict.Cached{}, false, nil
 	}
 	if err != nil {
 		return verdict.Cached{}, false, redact(err)
 	}
-	var e verdict.Cached
+	e, ok := decode(b)
+	return e, ok, nil
+}
+
+// decode reads a value. Another version's, or a damaged one, is a miss.
+func decode(b []byte) (e verdict.Cached, ok bool) {
 	if len(b) == 0 || b[0] != valueVersion || json.Unmarshal(b[1:], &e) != nil {
-		return verdict.Cached{}, false, nil // another version's, or damaged: a miss
+		return verdict.Cached{}, false
 	}
-	return e, e.Verdict != nil || e.Marker != nil, nil
+	switch v, m := e.Verdict, e.Marker; {
+	case v != nil && m == nil && v.ID != "" && v.Status.Final():
+	case m != nil && v == nil && m.ID != "":
+	default:
+		return verdict.Cached{}, false
+	}
+	return e, true
 }
 
 // put writes a batch in one round trip, each with its own expiry.
 func (r *Redis) put(ctx context.Context, batch []sharedEntry) error {
+	if r.rest.resting() {
+		return errResting
+	}
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	now := time.Now()
@@ -135,17 +156,17 @@ func (r *Redis) put(ctx context.Context, batch []sharedEntry) error {
 		return nil
 	}
 	_, err := pipe.Exec(ctx)
+	r.rest.report(err)
 	return redact(err)
 }
 
 // redact keeps the kind of a Redis error and drops what could carry a URL or a value.
 func redact(err error) error {
+	var slow net.Error
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, errResting):
-		return errResting
-	case errors.Is(err, context.DeadlineExceeded), strings.Contains(err.Error(), "timeout"):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, redis.ErrPoolTimeout), errors.As(err, &slow) && slow.Timeout():
 		return errTimeout
 	default:
 		return errUnreachable
@@ -158,8 +179,9 @@ var (
 	errUnreachable = errors.New("redis could not be reached")
 )
 
-// rest is a small breaker in go-redis's limiter hook: after restAfter failures in a row, calls fail at once for
-// restFor, so that a hung Redis costs a few time-outs a process and not one a request.
+// rest is a small breaker: after restAfter failures in a row, calls fail at once for restFor, so that a hung Redis
+// costs a few time-outs a process and not one a request. It is not hung into go-redis's limiter, which clusters
+// and sentinels do not have.
 type rest struct {
 	mu    sync.Mutex
 	run   int
@@ -171,29 +193,25 @@ const (
 	restFor   = 3 * time.Second
 )
 
-// Allow implements go-redis's Limiter.
-func (r *rest) Allow() error {
+func (r *rest) resting() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if time.Now().Before(r.until) {
-		return errResting
-	}
-	return nil
+	return time.Now().Before(r.until)
 }
 
-// ReportResult implements go-redis's Limiter.
-func (r *rest) ReportResult(err error) {
+// report notes how a call ended. A caller that left says nothing of Redis, and neither do calls from before the rest.
+func (r *rest) report(err error) {
+	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err == nil || errors.Is(err, redis.Nil) {
+	switch {
+	case now.Before(r.until), errors.Is(err, context.Canceled):
+	case err == nil, errors.Is(err, redis.Nil):
 		r.run = 0
-		return
-	}
-	if errors.Is(err, errResting) || errors.Is(err, context.Canceled) {
-		return
-	}
-	if r.run++; r.run >= restAfter {
-		r.run = 0
-		r.until = time.Now().Add(restFor)
+	default:
+		if r.run++; r.run >= restAfter {
+			r.run = restAfter - 1 // one more failure after the rest begins the next
+			r.until = now.Add(restFor)
+		}
 	}
 }

@@ -1,0 +1,454 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/redis/go-redis/v9"
+
+	"validator-gw/internal/normalize"
+	"validator-gw/internal/secret"
+	"validator-gw/internal/testenv"
+	"validator-gw/internal/verdict"
+)
+
+// openRedis opens the level on a server, and a bare client beside it.
+func openRedis(t *testing.T, url, prefix string) (*Redis, *redis.Client) {
+	t.Helper()
+	r, err := OpenRedis(RedisConfig{URL: secret.Text(url), KeyID: "k1", Prefix: prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	o, err := redis.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bare := redis.NewClient(o)
+	t.Cleanup(func() { _ = bare.Close() })
+	return r, bare
+}
+
+// patient retries what a busy machine may let time out: a look-up has 40 ms.
+func patient(t *testing.T, r *Redis, do func() error) {
+	t.Helper()
+	var err error
+	for range 50 {
+		if err = do(); err == nil {
+			return
+		}
+		r.rest.wake()
+	}
+	t.Fatal(err)
+}
+
+func (r *rest) wake() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.run, r.until = 0, time.Time{}
+}
+
+func mustGet(t *testing.T, r *Redis, f normalize.Fingerprint) (e verdict.Cached, ok bool) {
+	t.Helper()
+	patient(t, r, func() (err error) { e, ok, err = r.get(t.Context(), f); return err })
+	return e, ok
+}
+
+func mustPut(t *testing.T, r *Redis, batch ...sharedEntry) {
+	t.Helper()
+	patient(t, r, func() error { return r.put(t.Context(), batch) })
+}
+
+func TestRedisKeepsWhatWasPut(t *testing.T) {
+	t.Parallel()
+	url, prefix := testenv.Redis(t)
+	r, bare := openRedis(t, url, prefix)
+	now := time.Now().Round(0)
+	v := verdict.Verdict{
+		ID: "0197-a", Status: verdict.Risky, Reason: verdict.CatchAll, Reasons: []verdict.Reason{verdict.CatchAll},
+		Flags: verdict.Flags{CatchAll: verdict.True, Free: verdict.False}, Suggestion: verdict.Suggestion{Domain: "gmail.com"},
+		Attempts: 2, Provider: "verimail_v3", CheckedAt: now, SoftUntil: now.Add(time.Hour), HardUntil: now.Add(2 * time.Hour),
+	}
+	m := verdict.Marker{ID: "0197-b", Reason: verdict.UpstreamTimeout, NextCheckAt: now.Add(time.Minute), Until: now.Add(30 * time.Second)}
+	over := verdict.Marker{ID: "0197-c", Until: now.Add(-time.Second)}
+	mustPut(t, r, sharedEntry{fp(1), verdict.Cached{Verdict: &v}}, sharedEntry{fp(2), verdict.Cached{Marker: &m}}, sharedEntry{fp(3), verdict.Cached{Marker: &over}})
+	mustPut(t, r, sharedEntry{fp(3), verdict.Cached{Marker: &over}}) // a batch of nothing
+
+	equal := cmp.Comparer(func(a, b time.Time) bool { return a.Equal(b) })
+	if e, ok := mustGet(t, r, fp(1)); !ok || !cmp.Equal(e, verdict.Cached{Verdict: &v}, equal) {
+		t.Errorf("verdict: %v\n%s", ok, cmp.Diff(verdict.Cached{Verdict: &v}, e, equal))
+	}
+	if e, ok := mustGet(t, r, fp(2)); !ok || !cmp.Equal(e, verdict.Cached{Marker: &m}, equal) {
+		t.Errorf("marker: %v\n%s", ok, cmp.Diff(verdict.Cached{Marker: &m}, e, equal))
+	}
+	for _, n := range []int{3, 4} {
+		if e, ok := mustGet(t, r, fp(n)); ok {
+			t.Errorf("%d: found %+v", n, e)
+		}
+	}
+	// Each ends by itself, when its life is over.
+	for n, life := range map[int]time.Duration{1: 2 * time.Hour, 2: 30 * time.Second} {
+		ttl, err := bare.PTTL(t.Context(), prefix+"ev1:k1:"+fp(n).String()).Result()
+		if err != nil || ttl > life || ttl < life-20*time.Second {
+			t.Errorf("%d: ends in %v, %v; want %v", n, ttl, err, life)
+		}
+	}
+	// A later value takes the place of an earlier one, also within one batch.
+	mustPut(t, r, sharedEntry{fp(2), verdict.Cached{Marker: &m}}, sharedEntry{fp(2), verdict.Cached{Verdict: &v}})
+	if e, ok := mustGet(t, r, fp(2)); !ok || e.Verdict == nil {
+		t.Errorf("%v, %+v; want the verdict that replaced the marker", ok, e)
+	}
+}
+
+// Whatever is not ours to read is a miss: never an error, never an answer.
+func TestRedisUnknownValues(t *testing.T) {
+	t.Parallel()
+	url, prefix := testenv.Redis(t)
+	r, bare := openRedis(t, url, prefix)
+	const ends = `,"soft_until":"2099-01-01T00:00:00Z","hard_until":"2099-01-01T00:00:00Z"`
+	good := `1{"v":{"id":"a","status":"valid","reason":"mailbox_accepted"` + ends + `}}`
+	values := map[string]string{
+		"empty":              "",
+		"version only":       "1",
+		"another version":    "2" + good[1:],
+		"no version":         good[1:],
+		"cut":                good[:len(good)-3],
+		"more after":         good + "x",
+		"text":               "hello",
+		"binary":             "1\x00\xff",
+		"null":               "1null",
+		"neither":            "1{}",
+		"both":               `1{"v":{"id":"a","status":"valid"` + ends + `},"m":{"id":"a","until":"2099-01-01T00:00:00Z"}}`,
+		"unknown status":     strings.Replace(good, `"valid"`, `"splendid"`, 1),
+		"not a final status": strings.Replace(good, `"valid"`, `"needs_review"`, 1),
+		"no id":              strings.Replace(good, `"a"`, `""`, 1),
+		"marker without id":  `1{"m":{"until":"2099-01-01T00:00:00Z"}}`,
+		"wrong type":         `1{"v":17}`,
+	}
+	if _, ok := decode([]byte(good)); !ok {
+		t.Fatal("the good value is a miss: the table proves nothing")
+	}
+	rig := newRig(t, r)
+	n := 0
+	for name, value := range values {
+		n++
+		if err := bare.Set(t.Context(), prefix+"ev1:k1:"+fp(n).String(), value, time.Minute).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if e, ok := mustGet(t, r, fp(n)); ok {
+			t.Errorf("%s: found %+v", name, e)
+		}
+		if e, ok := rig.Shared(t.Context(), fp(n)); ok {
+			t.Errorf("%s: served %+v", name, e)
+		}
+	}
+	// Past its own end, though Redis still has it.
+	past := strings.ReplaceAll(good, "2099", "2001")
+	if err := bare.Set(t.Context(), prefix+"ev1:k1:"+fp(0).String(), past, time.Minute).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := rig.Shared(t.Context(), fp(0)); ok {
+		t.Error("a verdict past its hard end is served")
+	}
+}
+
+// Keys hold a keyed hash and values no address, in whichever form a verdict comes.
+func TestRedisHoldsNoAddress(t *testing.T) {
+	t.Parallel()
+	url, prefix := testenv.Redis(t)
+	r, bare := openRedis(t, url, prefix)
+	addr, err := normalize.Parse("tell-tale@secret-place.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := normalize.NewFingerprinter([]byte(strings.Repeat("k", 32))).Of(addr)
+	rig := newRig(t, r)
+	stop := rig.run()
+	v := valid("0197-a")
+	v.Suggestion = verdict.Suggestion{Sealed: []byte{1, 2, 3}}
+	rig.Put(f, v)
+	stop()
+	keys, err := bare.Keys(t.Context(), prefix+"*").Result()
+	if err != nil || len(keys) != 1 {
+		t.Fatalf("keys %q, %v", keys, err)
+	}
+	if !regexp.MustCompile(`^ev1:k1:[A-Za-z0-9_-]{22}$`).MatchString(strings.TrimPrefix(keys[0], prefix)) {
+		t.Errorf("key %q, want ev1:, the key's id and 22 letters", keys[0])
+	}
+	value, err := bare.Get(t.Context(), keys[0]).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"tell-tale", "secret-place", "@"} {
+		if strings.Contains(keys[0]+value, part) {
+			t.Errorf("%q in %q = %q", part, keys[0], value)
+		}
+	}
+}
+
+// What one replica puts, another finds, and keeps in its process.
+func TestReplicasShare(t *testing.T) {
+	t.Parallel()
+	url, prefix := testenv.Redis(t)
+	ra, _ := openRedis(t, url, prefix)
+	rb, _ := openRedis(t, url, prefix)
+	a, b := newRig(t, ra), newRig(t, rb)
+	share := func() {
+		stop := a.run()
+		for i := range 450 {
+			a.Put(fp(i), valid(fmt.Sprint(i)))
+		}
+		a.Mark(fp(1000), verdict.Marker{ID: "m"})
+		stop() // flushes
+		if n := a.metric("cache_redis_writes_total", "error"); n > 0 {
+			t.Logf("%v batches timed out: a busy machine", n)
+		}
+	}
+	share()
+	found := func(n int) (k verdict.Cached) {
+		t.Helper()
+		patient(t, rb, func() error {
+			var ok bool
+			if k, ok = b.Shared(t.Context(), fp(n)); !ok {
+				if a.metric("cache_redis_writes_total", "error") > 0 {
+					ra.rest.wake()
+					share()
+				}
+				return fmt.Errorf("%d is not found at the other replica", n)
+			}
+			return nil
+		})
+		if _, ok := b.Local(fp(n)); !ok {
+			t.Errorf("%d is not kept in the process", n)
+		}
+		return k
+	}
+	for _, i := range []int{0, 200, 449} {
+		if k := found(i); k.Verdict == nil || k.Verdict.ID != fmt.Sprint(i) {
+			t.Errorf("%d: %+v", i, k)
+		}
+	}
+	if k := found(1000); k.Marker == nil || k.Marker.ID != "m" {
+		t.Errorf("marker: %+v", k)
+	}
+	if b.metric("cache_requests_total", "hit", levelRedis) < 4 {
+		t.Error("hits in Redis are not counted")
+	}
+}
+
+// A hung Redis costs a few short waits a process, then it is left alone; once it answers again it is used again.
+func TestHungRedis(t *testing.T) {
+	t.Parallel()
+	server := testenv.RedisServer(t)
+	r, _ := openRedis(t, server.URL(), "")
+	rig := newRig(t, r)
+	mustPut(t, r, sharedEntry{fp(1), verdict.Cached{Verdict: &verdict.Verdict{ID: "a", Status: verdict.Valid, HardUntil: time.Now().Add(time.Hour)}}})
+	if _, ok := mustGet(t, r, fp(1)); !ok {
+		t.Fatal("not found before")
+	}
+	r.rest.wake()
+	server.Pause()
+	var waits []time.Duration
+	for range restAfter {
+		began := time.Now()
+		_, ok, err := r.get(t.Context(), fp(1))
+		waits = append(waits, time.Since(began))
+		if ok || !errors.Is(err, errTimeout) {
+			t.Fatalf("hung: %v, %v; want %v", ok, err, errTimeout)
+		}
+	}
+	t.Logf("waits: %v", waits)
+	for _, w := range waits {
+		// 40 ms; the rest is what a busy machine may add before it lets us go on.
+		if w > 500*time.Millisecond {
+			t.Errorf("waits %v, want 40ms each", waits)
+			break
+		}
+	}
+	began := time.Now()
+	for i := range 1000 {
+		if _, _, err := r.get(t.Context(), fp(i)); !errors.Is(err, errResting) {
+			t.Fatalf("after %d failures: %v, want %v", restAfter, err, errResting)
+		}
+		if time.Since(began) > restFor/2 { // a very busy machine
+			break
+		}
+	}
+	if _, ok := rig.Shared(t.Context(), fp(1)); ok || rig.metric("cache_requests_total", "error", levelRedis) != 1 {
+		t.Error("a fault must count as an error and answer as a miss")
+	}
+	if err := r.put(t.Context(), []sharedEntry{{fp(2), verdict.Cached{Marker: &verdict.Marker{ID: "b", Until: time.Now().Add(time.Minute)}}}}); !errors.Is(err, errResting) {
+		t.Errorf("put: %v, want %v", err, errResting)
+	}
+	if err := r.Ping(t.Context()); err == nil {
+		t.Error("Ping of a hung Redis gave no error")
+	}
+	server.Resume()
+	r.rest.wake() // three seconds later
+	if _, ok := mustGet(t, r, fp(1)); !ok {
+		t.Error("not found after it answers again")
+	}
+}
+
+func TestRestartedRedis(t *testing.T) {
+	t.Parallel()
+	server := testenv.RedisServer(t)
+	r, _ := openRedis(t, server.URL(), "")
+	entry := sharedEntry{fp(1), verdict.Cached{Verdict: &verdict.Verdict{ID: "a", Status: verdict.Valid, HardUntil: time.Now().Add(time.Hour)}}}
+	mustPut(t, r, entry)
+	server.Kill()
+	for range restAfter {
+		if _, ok, err := r.get(t.Context(), fp(1)); ok || err == nil || errors.Is(err, errResting) {
+			t.Fatalf("killed: %v, %v", ok, err)
+		}
+	}
+	if _, _, err := r.get(t.Context(), fp(1)); !errors.Is(err, errResting) {
+		t.Errorf("after %d failures: %v, want %v", restAfter, err, errResting)
+	}
+	server.Start()
+	r.rest.wake()
+	if _, ok := mustGet(t, r, fp(1)); ok {
+		t.Error("an empty Redis had the value")
+	}
+	mustPut(t, r, entry)
+	if _, ok := mustGet(t, r, fp(1)); !ok {
+		t.Error("a restarted Redis is not used again")
+	}
+}
+
+// A Redis that hangs does not hold up the durable store, nor the end.
+func TestHungRedisDoesNotDelayTheStore(t *testing.T) {
+	t.Parallel()
+	server := testenv.RedisServer(t)
+	r, _ := openRedis(t, server.URL(), "")
+	rig := newRig(t, r)
+	server.Pause()
+	defer server.Resume()
+	stop := rig.run()
+	ids := rig.put(0, 3000)
+	began := time.Now()
+	stop()
+	if got := rig.store.ids(); len(got) != len(ids) {
+		t.Errorf("the store has %d of %d", len(got), len(ids))
+	}
+	// Five writes of 200 ms, then the rest is refused at once.
+	if took := time.Since(began); took > flushTimeout+time.Second {
+		t.Errorf("the end took %v", took)
+	}
+	if rig.metric("cache_redis_writes_total", "error") == 0 {
+		t.Error("failed writes are not counted")
+	}
+}
+
+// Each mode leaves a Redis that is away alone after five failures, and no error quotes its URL.
+func TestModes(t *testing.T) {
+	t.Parallel()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	away := ln.Addr().String()
+	_ = ln.Close()
+	for mode, url := range map[string]string{
+		"single":   "redis://user:hunter2@" + away + "/0",
+		"cluster":  "redis://user:hunter2@" + away + "?addr=" + away,
+		"sentinel": "redis://user:hunter2@" + away + "?master_name=main",
+	} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			r, err := OpenRedis(RedisConfig{URL: secret.Text(url), Mode: mode, KeyID: "k1"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = r.Close() }()
+			for range restAfter {
+				if _, _, err := r.get(t.Context(), fp(1)); err == nil || errors.Is(err, errResting) || strings.Contains(err.Error(), "hunter2") {
+					t.Fatalf("get: %v", err)
+				}
+			}
+			if _, _, err := r.get(t.Context(), fp(1)); !errors.Is(err, errResting) {
+				t.Errorf("after %d failures: %v, want %v", restAfter, err, errResting)
+			}
+		})
+	}
+	for _, bad := range []RedisConfig{
+		{URL: "http://user:hunter2@host"}, {URL: "redis://user:hunter2@host:port%zz"}, {URL: "redis://user:hunter2@host/notanumber"},
+		{Mode: "cluster", URL: "http://user:hunter2@host"}, {Mode: "sentinel", URL: "http://user:hunter2@host"}, {Mode: "ring", URL: "redis://h"},
+	} {
+		if _, err := OpenRedis(bad); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("OpenRedis(%q, %s) = %v; want an error without the password", bad.Mode, bad.URL.Reveal(), err)
+		}
+	}
+}
+
+func TestRest(t *testing.T) {
+	t.Parallel()
+	fault := errors.New("fault")
+	synctest.Test(t, func(t *testing.T) {
+		r := &rest{}
+		report := func(errs ...error) {
+			for _, err := range errs {
+				r.report(err)
+			}
+		}
+		report(fault, fault, fault, fault, nil, fault, fault, fault, fault, redis.Nil, fault, fault, context.Canceled, fault, fault)
+		if r.resting() {
+			t.Fatal("rests without five failures in a row")
+		}
+		report(fault)
+		if !r.resting() {
+			t.Fatal("five in a row, and no rest; a caller who leaves must not break the row")
+		}
+		time.Sleep(2 * time.Second)
+		report(fault, fault, fault, fault, fault) // calls from before
+		time.Sleep(time.Second - 1)
+		if !r.resting() {
+			t.Error("shorter than three seconds")
+		}
+		time.Sleep(1)
+		if r.resting() {
+			t.Fatal("longer than three seconds")
+		}
+		report(fault)
+		if !r.resting() {
+			t.Error("still failing after the rest, and no new rest")
+		}
+		time.Sleep(3 * time.Second)
+		report(nil, fault, fault, fault, fault)
+		if r.resting() {
+			t.Error("a success must make it whole again")
+		}
+	})
+	// Many at once.
+	r := &rest{}
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() { r.resting(); r.report(fault) })
+	}
+	all.Wait()
+	if !r.resting() {
+		t.Error("fifty failures, and no rest")
+	}
+}
+
+func TestRedact(t *testing.T) {
+	t.Parallel()
+	timeout := &net.OpError{Op: "read", Err: context.DeadlineExceeded}
+	for err, want := range map[error]error{
+		nil: nil, context.DeadlineExceeded: errTimeout, redis.ErrPoolTimeout: errTimeout, timeout: errTimeout,
+		errors.New("timeout in words only"): errUnreachable, errors.New("redis://user:hunter2@host refused"): errUnreachable,
+	} {
+		if got := redact(err); !errors.Is(got, want) {
+			t.Errorf("redact(%v) = %v, want %v", err, got, want)
+		}
+	}
+}
