@@ -113,7 +113,9 @@ type Review struct {
 	UpdatedAt time.Time
 	// NextCheckAt is zero when the review is not open. While a worker holds it, it is the lease's end.
 	NextCheckAt time.Time
-	EndedAt     time.Time
+	// Attempts and Unusable are those of Claim: the steps of the ladders. Lookup and Review set them while it is open.
+	Attempts, Unusable int
+	EndedAt            time.Time
 	// Verdict is set when settled.
 	Verdict *verdict.Verdict
 }

@@ -141,19 +141,20 @@ func (s *Postgres) recordOnce(
 
 // reviewColumns are what reviewRow scans, from reviews r and review_queue q.
 const reviewColumns = `r.id::text, r.fingerprint, r.state, r.reason, r.cause, r.address, r.trail::text, ` +
-	`r.verdict::text, r.recorded_at, r.updated_at, r.ended_at, q.due_at`
+	`r.verdict::text, r.recorded_at, r.updated_at, r.ended_at, q.due_at, q.attempts, q.unusable`
 
 // reviewRow is a review as its columns hold it. All are pointers, since an outer join may bring none.
 type reviewRow struct {
 	id, state, reason, cause, trail, verdict *string
 	fingerprint, address                     []byte
 	recordedAt, updatedAt, endedAt, dueAt    *time.Time
+	attempts, unusable                       *int
 }
 
 func (row *reviewRow) dest() []any {
 	return []any{
 		&row.id, &row.fingerprint, &row.state, &row.reason, &row.cause, &row.address, &row.trail,
-		&row.verdict, &row.recordedAt, &row.updatedAt, &row.endedAt, &row.dueAt,
+		&row.verdict, &row.recordedAt, &row.updatedAt, &row.endedAt, &row.dueAt, &row.attempts, &row.unusable,
 	}
 }
 
@@ -168,7 +169,7 @@ func (s *Postgres) review(row *reviewRow) (Review, error) {
 		r.EndedAt = row.endedAt.UTC()
 	}
 	if row.dueAt != nil {
-		r.NextCheckAt = row.dueAt.UTC()
+		r.NextCheckAt, r.Attempts, r.Unusable = row.dueAt.UTC(), *row.attempts, *row.unusable
 	}
 	var err error
 	if r.Trail, err = decodeTrail(*row.trail); err != nil {

@@ -117,7 +117,7 @@ type querier interface {
 
 const sqliteReview = `
 SELECT r.id, r.fingerprint, r.state, r.reason, r.cause, r.address, r.trail, r.verdict,
-       r.recorded_at, r.updated_at, r.ended_at, q.due_at
+       r.recorded_at, r.updated_at, r.ended_at, q.due_at, coalesce(q.attempts, 0), coalesce(q.unusable, 0)
 FROM reviews r LEFT JOIN review_queue q ON q.review_id = r.id `
 
 // openReview returns the open review of a fingerprint, or sql.ErrNoRows.
@@ -131,7 +131,8 @@ func (s *SQLite) scanReview(row *sql.Row) (Review, error) {
 	var trail string
 	var body sql.NullString
 	var recorded, updated, ended, due sql.NullInt64
-	err := row.Scan(&r.ID, &fp, &r.State, &r.Reason, &r.Cause, &address, &trail, &body, &recorded, &updated, &ended, &due)
+	err := row.Scan(&r.ID, &fp, &r.State, &r.Reason, &r.Cause, &address, &trail, &body, &recorded, &updated, &ended, &due,
+		&r.Attempts, &r.Unusable)
 	if err != nil {
 		return Review{}, err
 	}

@@ -255,7 +255,8 @@ type check struct {
 	stale   *verdict.Verdict // past its freshness: the answer when there is no better one
 	outcome verdict.Outcome  // of a check that ended without a verdict
 	ended   bool
-	open    bool // a review is open for it, as far as is known
+	open    bool                  // a review is open for it, as far as is known
+	steps   map[verdict.Cause]int // how far that review is on its ladders
 	// What the check found out on the mailbox's side counts once in the review: claimed says that the loop holds the
 	// row and writes it, counted that it is written, or being written.
 	claimed bool
@@ -351,6 +352,7 @@ func (s *Service) look(ctx context.Context, c *check, markers bool) bool {
 	if r := found.Review; r != nil {
 		c.mu.Lock()
 		c.id, c.open = r.ID, true
+		c.steps = map[verdict.Cause]int{verdict.CauseMailbox: r.Attempts, verdict.CauseUnusable: r.Unusable}
 		c.mu.Unlock()
 		if m := s.marker(*r); markers && m.Until.After(now) {
 			s.cache.Mark(c.fp, m)
@@ -499,8 +501,9 @@ func (s *Service) markerOf(r fallback.Review) verdict.Marker {
 	return m // else the cache chooses
 }
 
+// entry is what Record writes of a check. Call it with c.mu held.
 func (s *Service) entry(c *check, id string, out verdict.Outcome, w fallback.Watcher) fallback.Entry {
-	in := spread(fallback.CheckIn(out.Cause, 0), s.cfg.Rand)
+	in := spread(fallback.CheckIn(out.Cause, c.steps[out.Cause]), s.cfg.Rand)
 	firm := false
 	if wait := time.Until(out.NotBefore); wait > 0 {
 		in, firm = max(in, wait+time.Duration(s.cfg.Rand()*float64(10*time.Second))), true
