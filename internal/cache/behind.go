@@ -27,7 +27,8 @@ type behind struct {
 	redis   *Redis
 	log     *slog.Logger
 	metrics *metrics
-	full    chan struct{} // a batch of verdicts waits
+	some    chan struct{} // verdicts wait
+	full    chan struct{} // a batch of them
 	share   chan struct{} // something waits for Redis
 
 	mu      sync.Mutex
@@ -49,8 +50,8 @@ type sharedEntry struct {
 }
 
 func newBehind(store durable, redis *Redis, log *slog.Logger, m *metrics) *behind {
-	return &behind{store: store, redis: redis, log: log, metrics: m, full: make(chan struct{}, 1), share: make(chan struct{}, 1),
-		ids: make(map[string]queued)}
+	return &behind{store: store, redis: redis, log: log, metrics: m, ids: make(map[string]queued),
+		some: make(chan struct{}, 1), full: make(chan struct{}, 1), share: make(chan struct{}, 1)}
 }
 
 func (b *behind) verdict(fp normalize.Fingerprint, v verdict.Verdict) {
@@ -68,6 +69,7 @@ func (b *behind) verdict(fp normalize.Fingerprint, v verdict.Verdict) {
 	n := len(b.queue)
 	b.metrics.waiting.Set(float64(n))
 	b.mu.Unlock()
+	poke(b.some)
 	if n >= batchSize {
 		poke(b.full)
 	}
@@ -117,26 +119,38 @@ func (b *behind) run(ctx context.Context) {
 	if b.redis != nil {
 		sharing.Go(func() { b.runShared(ctx) })
 	}
-	tick := time.NewTicker(flushEvery)
-	defer tick.Stop()
+	var due <-chan time.Time // set while something waits: at rest nothing ticks
 	failing := false
 	for {
+		full := b.full
+		if failing {
+			full = nil // more verdicts are no reason to ask a failing store more often
+		}
 		select {
 		case <-ctx.Done():
 			if err := b.flushVerdicts(last(ctx)); err != nil {
-				b.log.Error("verdicts were not written before the end", "count", b.waiting(), "error", err)
+				b.log.ErrorContext(ctx, "verdicts were not written before the end", "count", b.waiting(), "error", err)
 			}
 			return
-		case <-b.full:
-		case <-tick.C:
+		case <-b.some:
+			if due == nil {
+				due = time.After(flushEvery)
+			}
+			continue
+		case <-full:
+		case <-due:
 		}
+		due = nil
 		err := b.flushVerdicts(context.WithTimeout(ctx, flushTimeout))
+		if err != nil {
+			due = time.After(flushEvery)
+		}
 		switch {
 		case err != nil && !failing && ctx.Err() == nil:
-			b.log.Error("verdicts can't be written now; they are kept and tried again", "error", err)
+			b.log.ErrorContext(ctx, "verdicts can't be written now; they are kept and tried again", "error", err)
 			failing = true
 		case err == nil && failing:
-			b.log.Info("verdicts are written again")
+			b.log.InfoContext(ctx, "verdicts are written again")
 			failing = false
 		}
 	}

@@ -113,6 +113,33 @@ func TestFailingStore(t *testing.T) {
 	}
 }
 
+// A failing store is asked five times a second, however much comes in, and one at rest not at all.
+func TestFailingStoreIsNotHammered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.store.set(errDown, false)
+		stop := r.run()
+		for i := range 2000 { // 100 a second
+			r.put(i, i+1)
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := r.metric("verdicts_write_errors_total"); n < 90 || n > 101 {
+			t.Errorf("%v tries in 20 s, want 100", n)
+		}
+		r.store.set(nil, false)
+		time.Sleep(flushEvery)
+		synctest.Wait()
+		calls := r.store.calls
+		time.Sleep(time.Minute)
+		if r.store.calls != calls || len(r.store.ids()) != 2000 {
+			t.Errorf("%d calls at rest, %d stored; want none and 2000", r.store.calls-calls, len(r.store.ids()))
+		}
+		stop()
+		r.Close()
+	})
+}
+
 // A store that takes some and then fails gets each verdict once, in order.
 func TestStoreThatFailsNowAndThen(t *testing.T) {
 	t.Parallel()

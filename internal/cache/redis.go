@@ -22,6 +22,8 @@ import (
 const (
 	callTimeout  = 40 * time.Millisecond
 	writeTimeout = 200 * time.Millisecond
+	ioTimeout    = 50 * time.Millisecond
+	dialTimeout  = 150 * time.Millisecond
 )
 
 // valueVersion is the first byte of a value; another one is a miss.
@@ -61,7 +63,8 @@ func OpenRedis(cfg RedisConfig) (*Redis, error) {
 			return nil, errors.New("REDIS_URL is not a redis:// URL (redis://[user:password@]host:port[/db])")
 		}
 		o.ContextTimeoutEnabled, o.MaxRetries = true, -1
-		o.ReadTimeout, o.WriteTimeout, o.DialTimeout, o.DialerRetries = 50*time.Millisecond, 50*time.Millisecond, 150*time.Millisecond, 1
+		o.ReadTimeout, o.WriteTimeout = ioTimeout, ioTimeout
+		o.DialTimeout, o.DialerRetries = dialTimeout, 1
 		o.PoolTimeout, o.PoolSize, o.MinIdleConns = 30*time.Millisecond, 48, 4
 		r.client = redis.NewClient(o)
 	case "cluster":
@@ -70,7 +73,8 @@ func OpenRedis(cfg RedisConfig) (*Redis, error) {
 			return nil, errors.New("REDIS_URL is not a cluster URL (redis://host:port?addr=host2:port2)")
 		}
 		o.ContextTimeoutEnabled, o.MaxRetries, o.MaxRedirects = true, -1, 3
-		o.ReadTimeout, o.WriteTimeout, o.DialTimeout, o.DialerRetries = 50*time.Millisecond, 50*time.Millisecond, 150*time.Millisecond, 1
+		o.ReadTimeout, o.WriteTimeout = ioTimeout, ioTimeout
+		o.DialTimeout, o.DialerRetries = dialTimeout, 1
 		o.PoolTimeout, o.PoolSize = 30*time.Millisecond, 48
 		r.client = redis.NewClusterClient(o)
 	case "sentinel":
@@ -79,7 +83,8 @@ func OpenRedis(cfg RedisConfig) (*Redis, error) {
 			return nil, errors.New("REDIS_URL is not a sentinel URL (redis://host:port?master_name=name&addr=host2:port2)")
 		}
 		o.ContextTimeoutEnabled, o.MaxRetries = true, -1
-		o.ReadTimeout, o.WriteTimeout, o.DialTimeout, o.DialerRetries = 50*time.Millisecond, 50*time.Millisecond, 150*time.Millisecond, 1
+		o.ReadTimeout, o.WriteTimeout = ioTimeout, ioTimeout
+		o.DialTimeout, o.DialerRetries = dialTimeout, 1
 		o.PoolTimeout, o.PoolSize = 30*time.Millisecond, 48
 		r.client = redis.NewFailoverClient(o)
 	default:
