@@ -46,7 +46,7 @@ func (b *breaker) build(t BreakerTuning) {
 	gen := b.gen.Add(1)
 	b.cb = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Name:        "upstream",
-		MaxRequests: uint32(min(max(t.Probes, 1), math.MaxInt32)), //nolint:gosec // bounded on the left
+		MaxRequests: uint32(min(max(t.Probes, 1), math.MaxInt32)),
 		Timeout:     time.Duration(float64(t.Cooldown) * b.spread),
 		// gobreaker asks IsExcluded, then IsSuccessful, once for each outcome that counts, then ReadyToTrip if it
 		// was a failure, all under its lock: the ring needs none of its own.

@@ -100,7 +100,9 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	c := &Client{profile: profile, name: cfg.Profile, limiter: cfg.Limiter, seal: cfg.Seal, tuning: cfg.Tuning, rand: cfg.Rand, log: cfg.Log}
+	c := &Client{
+		profile: profile, name: cfg.Profile, limiter: cfg.Limiter, seal: cfg.Seal, tuning: cfg.Tuning, rand: cfg.Rand, log: cfg.Log,
+	}
 	c.http = &http.Client{
 		Transport: cfg.Transport,
 		// A redirect would carry address and key to a place that nobody configured.
@@ -424,7 +426,7 @@ func (c *Client) carry(ctx context.Context, call *call, addr normalize.Address, 
 	// A bug in reading an answer must not end the process; the call then reads as a bad body.
 	defer func() {
 		if p := recover(); p != nil {
-			c.log.Error("attempt panicked", "type", fmt.Sprintf("%T", p))
+			c.log.ErrorContext(ctx, "attempt panicked", "type", fmt.Sprintf("%T", p))
 			call.reply = reply{outcome: verdict.AttemptBadBody, reason: verdict.UpstreamBadResponse, cause: verdict.CauseUnusable,
 				health: errNeutral, at: call.at, took: time.Since(call.at)}
 		}

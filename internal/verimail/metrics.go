@@ -48,19 +48,25 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer, provider string) *metrics {
 	p := []string{"provider"}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "validator_gw", Name: name, Help: help}, append(p, labels...))
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "validator_gw", Name: name, Help: help},
+			append(p, labels...))
 	}
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "validator_gw", Name: name, Help: help, Buckets: buckets}, append(p, labels...))
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "validator_gw", Name: name, Help: help,
+			Buckets: buckets}, append(p, labels...))
 	}
 	m := &metrics{
-		provider:    provider,
-		attempts:    counter("provider_attempts_total", "Calls sent to the provider, by outcome.", "outcome"),
-		duration:    histogram("provider_attempt_duration_seconds", "Time of one call to the provider.", []float64{.025, .05, .1, .25, .5, .8, 1.05, 2.5, 5, 10}),
-		rateLimited: counter("provider_rate_limited_total", "429 answers received, by the form in which they said when to come back.", "retry_after"),
-		retries:     histogram("provider_request_retries", "Retries of one check, 0 included.", []float64{0, 1, 2, 3, 5}, "result"),
-		backoff:     histogram("provider_request_backoff_seconds", "Time slept between the attempts of one check, 0 included.", []float64{0, .1, .25, .5, .8, 1.05, 2.5, 5, 15, 60}, "result"),
-		giveups:     counter("provider_giveups_total", "Checks that ended without a verdict, by why no further attempt was made.", "reason"),
+		provider: provider,
+		attempts: counter("provider_attempts_total", "Calls sent to the provider, by outcome.", "outcome"),
+		duration: histogram("provider_attempt_duration_seconds", "Time of one call to the provider.",
+			[]float64{.025, .05, .1, .25, .5, .8, 1.05, 2.5, 5, 10}),
+		rateLimited: counter("provider_rate_limited_total",
+			"429 answers received, by the form in which they said when to come back.", "retry_after"),
+		retries: histogram("provider_request_retries", "Retries of one check, 0 included.", []float64{0, 1, 2, 3, 5}, "result"),
+		backoff: histogram("provider_request_backoff_seconds", "Time slept between the attempts of one check, 0 included.",
+			[]float64{0, .1, .25, .5, .8, 1.05, 2.5, 5, 15, 60}, "result"),
+		giveups: counter("provider_giveups_total",
+			"Checks that ended without a verdict, by why no further attempt was made.", "reason"),
 		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "validator_gw", Name: "provider_requests_in_flight",
 			Help: "Calls on the wire, late ones included."}, p),
 		late: counter("provider_late_total", "Calls that were silent at their attempt time-out and were waited for."),
@@ -97,7 +103,8 @@ func newMetrics(reg prometheus.Registerer, provider string) *metrics {
 		reg.MustRegister(m.attempts, m.duration, m.rateLimited, m.retries, m.backoff, m.giveups, m.inFlight, m.late,
 			m.breakerState, m.breakerMoves, m.breakerRejected,
 			prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "validator_gw", Name: "breaker_open_seconds_total",
-				Help: "Time that the breaker was open; it advances while it is.", ConstLabels: prometheus.Labels{"provider": provider}}, m.openSeconds))
+				Help:        "Time that the breaker was open; it advances while it is.",
+				ConstLabels: prometheus.Labels{"provider": provider}}, m.openSeconds))
 	}
 	return m
 }

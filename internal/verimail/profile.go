@@ -32,7 +32,8 @@ type verimailV3 struct {
 func newVerimailV3(base string, key secret.Text) (*verimailV3, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
-		return nil, fmt.Errorf("upstream URL must be http(s)://host[:port], such as %s", DefaultURL) // not the text: it may hold a password
+		// Not the text: it may hold a password.
+		return nil, fmt.Errorf("upstream URL must be http(s)://host[:port], such as %s", DefaultURL)
 	}
 	return &verimailV3{endpoint: u.JoinPath("v3/verify").String(), host: u.Scheme + "://" + u.Host, key: key}, nil
 }
