@@ -4,8 +4,8 @@
 // A world is drawn from a seed: phases in which the upstream is healthy, slow, silent, throttling, failing, resetting,
 // talking rubbish or refusing the account, and a stream of visits (new and known addresses, double clicks, crowds,
 // callers who hang up, callers who poll or wait). The gateway is built by gateway.New, as the program builds it, with
-// SQLite in a folder of its own; HTTP goes over net.Pipe in place of TCP. Time is the bubble's: a day passes in seconds,
-// and whatever takes time does so exactly, since computing takes none. The gateway is stopped and started once during
+// SQLite in a folder of its own; HTTP goes over net.Pipe in place of TCP. Time is the bubble's: a day passes in
+// seconds, and whatever takes time does so exactly, since computing takes none. The gateway is stopped and started once during
 // the day, and after it for hours at a time, so that the ladder of days is walked at little cost.
 //
 // What happened is kept in a ledger, and each promise is one check of that ledger (promises_test.go), tried on ledgers

@@ -58,7 +58,7 @@ func playSeed(t *testing.T, seed uint64) totals {
 	for _, b := range l.check() {
 		t.Errorf("seed %d: broken promise: %s", seed, b)
 	}
-	if one.accepted == 0 || one.billed == 0 || one.calls == one.billed {
+	if one.accepted == 0 || one.billed == 0 {
 		t.Errorf("seed %d: a world in which nothing happened", seed)
 	}
 	if t.Failed() {
