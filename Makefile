@@ -10,6 +10,8 @@ TOOL    := $(GO) tool -modfile=tools/go.mod
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 
 PKG      ?= ./...
+# Packages with stories of days and weeks in simulated time, for which the race detector is too slow: a second pass runs them whole.
+DAYS     := ./internal/validate ./internal/revalidate ./internal/world
 RUN      ?=
 COUNT    ?=
 RACE     ?= -race
@@ -40,6 +42,7 @@ bin/testenv: FORCE
 .PHONY: test
 test: bin/testenv ## Run the tests [PKG=./internal/api RUN=Name COUNT=2 RACE= TEST_ENV=docker|local]
 	bin/testenv run -- $(GO) test $(RACE) -shuffle=on $(if $(RUN),-run '$(RUN)') $(if $(COUNT),-count=$(COUNT)) $(PKG)
+	$(if $(and $(RACE),$(filter ./...,$(PKG))),$(GO) test -shuffle=on $(if $(RUN),-run '$(RUN)') $(if $(COUNT),-count=$(COUNT)) $(DAYS))
 
 .PHONY: check
 check: format vet lint generated vulnerabilities test ## All that has to hold before a commit lands

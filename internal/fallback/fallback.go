@@ -166,7 +166,13 @@ const MaxBatch = 50
 type ClaimResult struct {
 	Claims []Claim
 	Cursor int64
+	// Idle is how long nothing will be due, as far as the store knows, at most MaxIdle; zero when it does not know,
+	// since other processes write too.
+	Idle time.Duration
 }
+
+// MaxIdle bounds ClaimResult.Idle.
+const MaxIdle = time.Minute
 
 // Postponement says how a claimed review goes on.
 type Postponement struct {

@@ -17,10 +17,10 @@ func (s *SQLite) Claim(ctx context.Context, req ClaimRequest) (_ ClaimResult, er
 	if req, err = req.check(); err != nil {
 		return ClaimResult{}, err
 	}
-	if due, err := s.anyDue(ctx, time.Now()); err != nil {
+	if idle, err := s.idle(ctx, time.Now()); err != nil {
 		return ClaimResult{}, fmt.Errorf("claim: %w", err)
-	} else if !due {
-		return ClaimResult{Cursor: req.Cursor}, nil
+	} else if idle > 0 {
+		return ClaimResult{Cursor: req.Cursor, Idle: idle}, nil
 	}
 	res, err := write(ctx, s.writer, func(ctx context.Context, tx *tx) (ClaimResult, error) {
 		return s.claim(ctx, tx, req, time.Now())
@@ -42,12 +42,21 @@ func (s *SQLite) Claim(ctx context.Context, req ClaimRequest) (_ ClaimResult, er
 	return res, err
 }
 
-// anyDue says whether there is something to claim. It costs one step in an index, where a claim walks through the
-// domains inside a transaction for writing, and the loop asks each second.
-func (s *SQLite) anyDue(ctx context.Context, now time.Time) (due bool, err error) {
-	const anyDue = `SELECT EXISTS (SELECT 1 FROM review_queue WHERE priority IN (0, 10, 20) AND due_at <= ?)`
-	err = s.reads.QueryRowContext(ctx, anyDue, micros(now)).Scan(&due)
-	return due, err
+// idle is the time until something is due; no other process adds to it. It costs a step in an index for each
+// priority, where a claim walks through the domains inside a transaction for writing.
+func (s *SQLite) idle(ctx context.Context, now time.Time) (time.Duration, error) {
+	const nextDue = `SELECT min(due) FROM (
+        SELECT min(due_at) AS due FROM review_queue WHERE priority = 0
+        UNION ALL SELECT min(due_at) FROM review_queue WHERE priority = 10
+        UNION ALL SELECT min(due_at) FROM review_queue WHERE priority = 20)`
+	var due sql.NullInt64
+	if err := s.reads.QueryRowContext(ctx, nextDue).Scan(&due); err != nil {
+		return 0, err
+	}
+	if !due.Valid {
+		return MaxIdle, nil
+	}
+	return min(max(fromMicros(due).Sub(now), 0), MaxIdle), nil
 }
 
 func (s *SQLite) claim(ctx context.Context, tx *tx, req ClaimRequest, now time.Time) (ClaimResult, error) {

@@ -166,8 +166,9 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	g.stopFlights = stop
 	g.service, err = validate.New(flights, keys.prints, g.cache, g.store, g.client, admission.NewGate(t.admission), validate.Config{
 		Flow: t.flow, Background: t.background, LateTimeout: func() time.Duration { return deps.Settings.Current().LateTimeout },
-		Open:  func(sealed []byte) (string, error) { return keys.sealer.Open(sealed, suggestionContext) },
-		NewID: newID, Rand: deps.Rand, Log: deps.Log, Registerer: g.registry})
+		Open:     func(sealed []byte) (string, error) { return keys.sealer.Open(sealed, suggestionContext) },
+		Recorded: func(due time.Time) { g.loop.Due(due) },
+		NewID:    newID, Rand: deps.Rand, Log: deps.Log, Registerer: g.registry})
 	if err != nil {
 		return nil, err
 	}
@@ -321,6 +322,9 @@ func (g *Gateway) followSettings(ctx context.Context) {
 func (g *Gateway) closeStores() {
 	if g.stopFlights != nil {
 		g.stopFlights()
+	}
+	if g.client != nil {
+		g.client.Close()
 	}
 	if g.cache != nil {
 		g.cache.Close()

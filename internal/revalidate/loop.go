@@ -97,8 +97,11 @@ type Loop struct {
 	metrics *metrics
 	work    sync.WaitGroup
 
-	mu   sync.Mutex
-	busy int
+	wake chan struct{}
+
+	mu    sync.Mutex
+	busy  int
+	until time.Time // the end of the present sleep
 
 	// The rest belongs to the goroutine of Run.
 	cursor   int64
@@ -115,7 +118,7 @@ func New(q queue, c checker, k cacher, cfg Config) (*Loop, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	// Rows may wait from before a crash: a start is a recovery.
-	return &Loop{cfg: cfg, queue: q, checks: c, cache: k, troubled: true, metrics: newMetrics(cfg.Registerer)}, nil
+	return &Loop{cfg: cfg, queue: q, checks: c, cache: k, wake: make(chan struct{}, 1), troubled: true, metrics: newMetrics(cfg.Registerer)}, nil
 }
 
 // Run claims and checks until ctx ends, then gives back what it holds and returns nil.
@@ -163,23 +166,39 @@ func (l *Loop) Step(ctx context.Context) time.Duration {
 		}
 		l.troubled = false
 	}
-	claims, ok := l.claim(ctx, min(free, t.Batch, fallback.MaxBatch), t.Lease)
+	claims, idle, ok := l.claim(ctx, min(free, t.Batch, fallback.MaxBatch), t.Lease)
 	if !ok {
 		return pollIdle
 	}
 	if len(claims) == 0 && up.Probing {
 		// Nothing is due, but someone has to find out how the upstream is: take what waits for it.
 		if n, err := l.queue.Hasten(ctx, free, 0); l.noted("hasten", err) && n > 0 {
-			claims, _ = l.claim(ctx, min(free, t.Batch, fallback.MaxBatch), t.Lease)
+			claims, _, _ = l.claim(ctx, min(free, t.Batch, fallback.MaxBatch), t.Lease)
 		}
 	}
 	for _, c := range claims {
 		l.start(ctx, c, t)
 	}
-	if len(claims) == 0 {
+	switch {
+	case len(claims) > 0:
+		return pollBusy
+	case up.Probing:
 		return pollIdle
 	}
-	return pollBusy
+	return max(idle, pollIdle)
+}
+
+// Due tells the loop of a row that this process recorded. It matters only when the loop would sleep past it.
+func (l *Loop) Due(at time.Time) {
+	l.mu.Lock()
+	late := at.Before(l.until)
+	l.mu.Unlock()
+	if late {
+		select {
+		case l.wake <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // recover makes the rows due that waited for the upstream, spread over the time that their number will take.
@@ -205,16 +224,16 @@ func (l *Loop) recover(ctx context.Context, t Tuning) bool {
 	return true
 }
 
-func (l *Loop) claim(ctx context.Context, n int, lease time.Duration) ([]fallback.Claim, bool) {
+func (l *Loop) claim(ctx context.Context, n int, lease time.Duration) (claims []fallback.Claim, idle time.Duration, ok bool) {
 	if n <= 0 {
-		return nil, true
+		return nil, 0, true
 	}
 	r, err := l.queue.Claim(ctx, fallback.ClaimRequest{Max: n, Lease: lease, Cursor: l.cursor})
 	if !l.noted("claim", err) {
-		return nil, false
+		return nil, 0, false
 	}
 	l.cursor = r.Cursor
-	return r.Claims, true
+	return r.Claims, r.Idle, true
 }
 
 // noted logs the first of a run of errors and the end of it, and says whether there was none.
@@ -381,12 +400,17 @@ func (l *Loop) write(ctx context.Context, c fallback.Claim, what string, do func
 	return false
 }
 
-// sleep waits for d ± 20 %.
+// sleep waits for d ± 20 % of a poll, or until a row that was recorded meanwhile calls for less.
 func (l *Loop) sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(time.Duration((0.8 + 0.4*l.cfg.Rand()) * float64(d)))
+	d += time.Duration((0.4*l.cfg.Rand() - 0.2) * float64(min(d, pollIdle)))
+	l.mu.Lock()
+	l.until = time.Now().Add(d)
+	l.mu.Unlock()
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
+	case <-l.wake:
 	case <-ctx.Done():
 	}
 }

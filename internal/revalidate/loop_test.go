@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,6 +67,13 @@ func (d *desk) set(answer func(c fallback.Claim) verdict.Outcome) {
 	d.answer = answer
 }
 
+// times returns when it was asked.
+func (d *desk) times() []time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.at)
+}
+
 func (d *desk) calls() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -80,6 +89,12 @@ type shelf struct {
 func (s *shelf) Put(_ normalize.Fingerprint, v verdict.Verdict) verdict.Verdict {
 	v.SoftUntil, v.HardUntil = time.Now().Add(24*time.Hour), time.Now().Add(24*time.Hour)
 	return v
+}
+
+func (s *shelf) len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.marks)
 }
 
 func (s *shelf) Mark(fp normalize.Fingerprint, m verdict.Marker) {
@@ -313,65 +328,6 @@ func TestLostLeaseWritesNothing(t *testing.T) {
 	})
 }
 
-func TestUpstreamsLadderUsesUpNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, s *setup) {
-		id := s.record(1, 30*time.Second, verdict.CauseUpstream)
-		s.desk.set(without(verdict.CauseUpstream, verdict.UpstreamError))
-		stop := s.start()
-		defer stop()
-		time.Sleep(24 * time.Hour)
-		if r := s.review(id); r.State != fallback.Open {
-			t.Errorf("after a day of outage: %s, want open", r.State)
-		}
-		for i, want := range []time.Duration{2 * time.Minute, 10 * time.Minute, 10 * time.Minute} {
-			// the first rung was the record's own
-			if gap := s.desk.at[i+2].Sub(s.desk.at[i+1]); gap < want || gap > want*12/10+3*time.Second {
-				t.Errorf("step %d came after %v, want %v to 20 %% more", i+2, gap, want)
-			}
-		}
-		s.desk.set(valid)
-		time.Sleep(15 * time.Minute)
-		if r := s.review(id); r.State != fallback.Settled || r.Verdict.Status != verdict.Valid {
-			t.Errorf("after the outage: %s, want settled", r.State)
-		}
-	})
-}
-
-func TestMailboxsLadderEndsUnresolved(t *testing.T) {
-	bubble(t, func(t *testing.T, s *setup) {
-		id := s.record(1, 10*time.Minute, verdict.CauseMailbox) // itself an answer
-		s.desk.set(without(verdict.CauseMailbox, verdict.MailboxTempRejected))
-		stop := s.start()
-		defer stop()
-		time.Sleep(5 * 24 * time.Hour)
-		if r := s.review(id); r.State != fallback.Settled || r.Verdict.Status != verdict.Unresolved || r.Verdict.Reason != verdict.MailboxTempRejected {
-			t.Errorf("%s %v, want settled as unresolved", r.State, r.Verdict)
-		}
-		if n := s.desk.calls(); n != 3 {
-			t.Errorf("asked %d times, want three", n)
-		}
-		if len(s.shelf.marks) != 1 {
-			t.Error("no marker was left while the row waited")
-		}
-	})
-}
-
-func TestUnusableAnswersEndDead(t *testing.T) {
-	bubble(t, func(t *testing.T, s *setup) {
-		id := s.record(1, 0, verdict.CauseUnusable) // itself an answer
-		s.desk.set(without(verdict.CauseUnusable, verdict.Unmapped))
-		stop := s.start()
-		defer stop()
-		time.Sleep(24 * time.Hour)
-		if r := s.review(id); r.State != fallback.Dead || r.Reason != verdict.Unmapped || r.Address.IsZero() {
-			t.Errorf("%s %s, want dead with its address, for a replay", r.State, r.Reason)
-		}
-		if n := s.desk.calls(); n != 7 {
-			t.Errorf("asked %d times, want seven after the first", n)
-		}
-	})
-}
-
 // TestCrashLoopIsPoison: a row whose claims end workers is dead after five, and blocks nothing.
 func TestCrashLoopIsPoison(t *testing.T) {
 	bubble(t, func(t *testing.T, s *setup) {
@@ -434,4 +390,42 @@ func TestGoesOnWhenTheStoreIsBack(t *testing.T) {
 			t.Errorf("%s, want settled", r.State)
 		}
 	})
+}
+
+// TestSleepsUntilSomethingIsDue: with a store of its own the loop asks it a few times an hour, and is on time all the same.
+func TestSleepsUntilSomethingIsDue(t *testing.T) {
+	bubble(t, func(t *testing.T, s *setup) {
+		counted := &counter{SQLite: s.store}
+		l, err := New(counted, s.desk, s.shelf, Config{Upstream: s.upstream, Tuning: func() Tuning { return s.tuning }, Rand: func() float64 { return 0.5 }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- l.Run(ctx) }()
+		time.Sleep(time.Hour)
+		if n := counted.claims.Load(); n > 70 {
+			t.Errorf("asked %d times in an idle hour, want about once a minute", n)
+		}
+		time.Sleep(10 * time.Second) // somewhere inside a sleep
+		s.record(1, 5*time.Second, verdict.CauseMailbox)
+		due := time.Now().Add(5 * time.Second)
+		l.Due(due)
+		time.Sleep(7 * time.Second)
+		cancel()
+		<-done
+		if at := s.desk.times(); len(at) != 1 || at[0].Sub(due) > time.Second {
+			t.Errorf("checked at %v, want within a second of %v", at, due)
+		}
+	})
+}
+
+type counter struct {
+	*fallback.SQLite
+	claims atomic.Int64
+}
+
+func (c *counter) Claim(ctx context.Context, r fallback.ClaimRequest) (fallback.ClaimResult, error) {
+	c.claims.Add(1)
+	return c.SQLite.Claim(ctx, r)
 }

@@ -104,7 +104,9 @@ type Config struct {
 	NewID func() string
 	// Rand returns numbers in [0, 1).
 	Rand func() float64
-	Log  *slog.Logger
+	// Recorded is told when a row that this service recorded is due; nil tells nobody.
+	Recorded func(due time.Time)
+	Log      *slog.Logger
 	// Registerer gets the metrics; nil keeps them unseen.
 	Registerer prometheus.Registerer
 }
@@ -126,6 +128,9 @@ type Service struct {
 func New(base context.Context, prints *normalize.Fingerprinter, c cacher, s store, v verifier, a admitter, cfg Config) (*Service, error) {
 	if cfg.Flow == nil || cfg.Background == nil || cfg.LateTimeout == nil || cfg.Open == nil || cfg.NewID == nil || cfg.Rand == nil {
 		return nil, errors.New("validate: every function of Config is required")
+	}
+	if cfg.Recorded == nil {
+		cfg.Recorded = func(time.Time) {}
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -450,6 +455,7 @@ func (s *Service) record(ctx context.Context, c *check, out verdict.Outcome, w f
 	}
 	s.metrics.arrived(r.review.Reason)
 	s.cache.Mark(c.fp, s.markerOf(r.review))
+	s.cfg.Recorded(r.review.NextCheckAt)
 	c.mu.Lock()
 	c.id, c.open = r.review.ID, true
 	late := c.known.Verdict
@@ -490,6 +496,7 @@ func (s *Service) amend(ctx context.Context, c *check) {
 		return
 	}
 	s.cache.Mark(c.fp, s.markerOf(review))
+	s.cfg.Recorded(review.NextCheckAt)
 }
 
 // markerOf is the marker of a review that was recorded now.
