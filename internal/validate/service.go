@@ -451,7 +451,9 @@ func (s *Service) record(ctx context.Context, c *check, out verdict.Outcome, w f
 	if r.err != nil {
 		s.metrics.recordErrors.Inc()
 		s.cfg.Log.ErrorContext(ctx, "review was not recorded", "id", id, "fingerprint", c.fp, "error", r.err)
-		return r.review, nil, r.err
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return r.review, c.known.Verdict, r.err // the answer may have come meanwhile, and needs no row
 	}
 	s.metrics.arrived(r.review.Reason)
 	s.cache.Mark(c.fp, s.markerOf(r.review))
