@@ -49,7 +49,6 @@ type look struct {
 // span is a stretch of time.
 type span struct{ from, to time.Time }
 
-
 // ledger is all that happened in one world, as its clients and its upstream saw it.
 type ledger struct {
 	seed  uint64
