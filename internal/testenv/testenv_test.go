@@ -315,8 +315,9 @@ func TestTemplateAcrossBinaries(t *testing.T) {
 	t.Parallel()
 	server := postgresURL(t)
 	calls, fail := 0, errors.New("cut short")
+	name := fmt.Sprintf("twobinaries%d", time.Now().UnixNano()) // the same run may play this twice
 	for _, want := range []error{fail, nil, nil} {
-		tpl := PostgresTemplate("twobinaries", func(context.Context, string) error { calls++; return want })
+		tpl := PostgresTemplate(name, func(context.Context, string) error { calls++; return want })
 		if err := tpl.build(server); !errors.Is(err, want) {
 			t.Errorf("build = %v, want %v", err, want)
 		}
