@@ -24,14 +24,14 @@ ARGS     ?=
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Build bin/validator-gw, static [VERSION=v1.2.3]
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/validator-gw ./cmd/validator-gw
 
 .PHONY: run
-run: build ## Run the gateway with no set-up at all, against a simulated upstream [ARGS='--listen :8081']
+run: build ## Run the gateway with no set-up, against a simulated upstream [ARGS='--listen 127.0.0.1:8081 --metrics-listen 127.0.0.1:9091']
 	bin/validator-gw dev $(ARGS)
 
 # The launcher finds a Postgres and a Redis, says how, and removes them at the end. TEST_ENV=docker or local keeps it to
