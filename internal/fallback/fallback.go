@@ -40,6 +40,9 @@ var (
 	ErrUnknownCommit = errors.New("outcome of the commit is unknown")
 	// ErrSchema: the schema is older or newer than this program; see Migrate.
 	ErrSchema = errors.New("schema version does not fit")
+	// ErrWrongSecret: the rows of this store are sealed with another secret; nothing is touched.
+	ErrWrongSecret = errors.New("store was written with another secret: set VALIDATOR_GW_SECRET to it, " +
+		"or, to change secrets, set VALIDATOR_GW_SECRET_PREVIOUS to it")
 	// ErrUnsafeServer: the server may lose a commit that it confirmed (fsync or synchronous_commit is off).
 	ErrUnsafeServer = errors.New("server does not keep what it commits")
 )

@@ -193,6 +193,9 @@ func (s *Postgres) connect(ctx context.Context, c PostgresConfig) (err error) {
 	if err := s.checkServer(ctx, c.AllowUnsafe); err != nil {
 		return err
 	}
+	if err := s.checkSecret(ctx); err != nil {
+		return err
+	}
 	if err := s.countOpen(ctx); err != nil {
 		return err
 	}
@@ -271,6 +274,28 @@ SELECT current_setting('fsync'), current_setting('synchronous_commit'), current_
        to_regclass($1) IS NOT NULL`
 
 const selectVersion = `SELECT coalesce(max(version_id), 0) FROM ` + versionTable + ` WHERE is_applied`
+
+// checkSecret makes sure that the store's rows can be opened. The first program to come leaves the proof; one that
+// has the old secret as its previous one replaces it.
+func (s *Postgres) checkSecret(ctx context.Context) error {
+	const (
+		leaveProof  = `INSERT INTO sealed_proof (sealed) VALUES ($1) ON CONFLICT DO NOTHING`
+		selectProof = `SELECT sealed FROM sealed_proof`
+		renewProof  = `UPDATE sealed_proof SET sealed = $1`
+	)
+	if _, err := s.admin.exec(ctx, leaveProof, sealProof(s.sealer)); err != nil {
+		return err
+	}
+	var sealed []byte
+	if err := s.admin.queryRow(ctx, []any{&sealed}, selectProof); err != nil {
+		return err
+	}
+	if err := openProof(s.sealer, sealed); err != nil {
+		return err
+	}
+	_, err := s.admin.exec(ctx, renewProof, sealProof(s.sealer))
+	return err
+}
 
 // checkServer refuses a server that may lose commits, and a schema that is not ours.
 func (s *Postgres) checkServer(ctx context.Context, allowUnsafe bool) error {

@@ -193,3 +193,23 @@ func TestPostgresSettingsOfConnections(t *testing.T) {
 		}
 	}
 }
+
+func TestPostgresRefusesAnotherSecret(t *testing.T) {
+	t.Parallel()
+	url := migrated.Database(t)
+	try := func(seeds ...byte) error {
+		store, err := fallback.OpenPostgres(t.Context(), fallback.PostgresConfig{URL: secret.Text(url), Sealer: conformance.Sealer(seeds...)})
+		if err == nil {
+			store.Close()
+		}
+		return err
+	}
+	for _, c := range []struct {
+		seeds []byte
+		want  error
+	}{{[]byte{0}, nil}, {[]byte{1}, fallback.ErrWrongSecret}, {[]byte{1, 0}, nil}, {[]byte{1}, nil}, {[]byte{0}, fallback.ErrWrongSecret}} {
+		if err := try(c.seeds...); !errors.Is(err, c.want) {
+			t.Errorf("OpenPostgres with keys %v = %v, want %v", c.seeds, err, c.want)
+		}
+	}
+}

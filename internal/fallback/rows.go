@@ -21,7 +21,7 @@ import (
 // ReasonUnreadable is why Claim buries a row whose sealed address can't be opened under any key the store was
 // given: nothing can be checked without it, and no other row must wait for it. The sealed bytes stay, so the
 // row can be replayed once the key is back.
-const ReasonUnreadable verdict.Reason = "address_unreadable"
+const ReasonUnreadable = verdict.AddressUnreadable
 
 // Bounds of one statement: small enough that nobody waits long for it, large enough to be worth a commit.
 const (
@@ -135,6 +135,18 @@ func canonicalID(id string) string {
 }
 
 // seal encrypts an address for the review id.
+// proof is the known text of sealed_proof.
+const proof = "validator-gw"
+
+func sealProof(s *secret.Sealer) []byte { return s.Seal(proof, "proof") }
+
+func openProof(s *secret.Sealer, sealed []byte) error {
+	if text, err := s.Open(sealed, "proof"); err != nil || text != proof {
+		return ErrWrongSecret
+	}
+	return nil
+}
+
 func seal(s *secret.Sealer, a normalize.Address, id string) []byte { return s.Seal(a.Text(), id) }
 
 // unseal reverses seal. Erased and unreadable addresses are both zero.

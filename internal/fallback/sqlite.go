@@ -95,6 +95,10 @@ func OpenSQLite(ctx context.Context, c SQLiteConfig) (*SQLite, error) {
 	s.reads.SetMaxOpenConns(readConns)
 	s.reads.SetMaxIdleConns(readConns)
 
+	if err := s.checkSecret(ctx, db); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("sqlite: %w", err)
+	}
 	var n int64
 	if err := s.reads.QueryRowContext(ctx, `SELECT count(*) FROM review_queue`).Scan(&n); err != nil {
 		s.Close()
@@ -102,6 +106,27 @@ func OpenSQLite(ctx context.Context, c SQLiteConfig) (*SQLite, error) {
 	}
 	s.writer.open.Store(n)
 	return s, nil
+}
+
+// checkSecret: see [Postgres.checkSecret].
+func (s *SQLite) checkSecret(ctx context.Context, db *sql.DB) error {
+	const (
+		leaveProof  = `INSERT INTO sealed_proof (one, sealed) VALUES (1, ?) ON CONFLICT DO NOTHING`
+		selectProof = `SELECT sealed FROM sealed_proof`
+		renewProof  = `UPDATE sealed_proof SET sealed = ?`
+	)
+	if _, err := db.ExecContext(ctx, leaveProof, sealProof(s.sealer)); err != nil {
+		return err
+	}
+	var sealed []byte
+	if err := db.QueryRowContext(ctx, selectProof).Scan(&sealed); err != nil {
+		return err
+	}
+	if err := openProof(s.sealer, sealed); err != nil {
+		return err
+	}
+	_, err := db.ExecContext(ctx, renewProof, sealProof(s.sealer))
+	return err
 }
 
 // MigrateSQLite brings the schema of the file at path up to this program, making it when there is none. ErrInUse:

@@ -107,6 +107,20 @@ func TestSQLiteRefusesAFolderInUse(t *testing.T) {
 	openSQLite(t, path, conformance.Sealer(0)).Close()
 }
 
+func TestSQLiteRefusesAnotherSecret(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "gateway.db")
+	openSQLite(t, path, conformance.Sealer(0)).Close()
+	if _, err := fallback.OpenSQLite(t.Context(), fallback.SQLiteConfig{Path: path, Sealer: conformance.Sealer(1)}); !errors.Is(err, fallback.ErrWrongSecret) {
+		t.Errorf("OpenSQLite with another secret = %v, want ErrWrongSecret", err)
+	}
+	openSQLite(t, path, conformance.Sealer(1, 0)).Close() // a rotation
+	openSQLite(t, path, conformance.Sealer(1)).Close()
+	if _, err := fallback.OpenSQLite(t.Context(), fallback.SQLiteConfig{Path: path, Sealer: conformance.Sealer(0)}); !errors.Is(err, fallback.ErrWrongSecret) {
+		t.Errorf("OpenSQLite with the old secret alone = %v, want ErrWrongSecret", err)
+	}
+}
+
 func TestSQLiteFileIsTheOwnersAlone(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "data", "gateway.db")

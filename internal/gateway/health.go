@@ -144,7 +144,7 @@ func (g *Gateway) Summary() []string {
 
 // final says that trying again can't help: credentials, database name, schema, server settings.
 func final(err error) bool {
-	if errors.Is(err, fallback.ErrSchema) || errors.Is(err, fallback.ErrUnsafeServer) {
+	if errors.Is(err, fallback.ErrSchema) || errors.Is(err, fallback.ErrWrongSecret) || errors.Is(err, fallback.ErrUnsafeServer) {
 		return true
 	}
 	var pg *pgconn.PgError

@@ -389,7 +389,7 @@ func (s *Service) ask(ctx context.Context, c *check, plan verdict.Plan) error {
 		return nil
 	}
 	v := out.Verdict
-	v.ID = c.name()
+	v.ID, v.Trail = c.name(), out.Trail
 	v = s.cache.Put(c.fp, v)
 	c.mu.Lock()
 	c.known, c.source, c.outcome, c.ended = verdict.Cached{Verdict: &v}, verdict.FromUpstream, out, true

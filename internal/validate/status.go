@@ -81,7 +81,7 @@ func (s *Service) status(ctx context.Context, id string, p Policy) (Answer, erro
 // stored answers with a verdict that never was a review: its address is not kept.
 func (s *Service) stored(who asker, v verdict.Verdict) Answer {
 	a := s.known(who, verdict.Cached{Verdict: &v}, verdict.FromCache)
-	a.Erased = true
+	a.Trail, a.Erased = v.Trail, true
 	return a
 }
 
@@ -97,6 +97,7 @@ func (s *Service) reviewed(r fallback.Review, who asker) Answer {
 		}
 	case r.Verdict != nil:
 		a = s.known(who, verdict.Cached{Verdict: r.Verdict}, verdict.FromReview)
+		a.Attempts = sent(r.Trail)
 	default: // dead: nobody works on it until someone replays it
 		a = s.known(who, verdict.Cached{Verdict: &verdict.Verdict{Status: verdict.Unresolved, Reason: r.Reason,
 			Reasons: []verdict.Reason{r.Reason}, CheckedAt: r.EndedAt, SoftUntil: r.EndedAt.AddDate(100, 0, 0)}}, verdict.FromReview)

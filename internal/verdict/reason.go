@@ -5,13 +5,14 @@ type Reason string
 
 // Reasons of final verdicts.
 const (
-	MailboxAccepted Reason = "mailbox_accepted"
-	MailboxNotFound Reason = "mailbox_not_found"
-	MailboxFull     Reason = "mailbox_full"
-	CatchAll        Reason = "catch_all"
-	Disposable      Reason = "disposable"
-	ReviewExpired   Reason = "review_expired"  // went on too long without an answer
-	ReviewPoisoned  Reason = "review_poisoned" // five claims in a row ended with nothing
+	MailboxAccepted   Reason = "mailbox_accepted"
+	MailboxNotFound   Reason = "mailbox_not_found"
+	MailboxFull       Reason = "mailbox_full"
+	CatchAll          Reason = "catch_all"
+	Disposable        Reason = "disposable"
+	ReviewExpired     Reason = "review_expired"     // went on too long without an answer
+	AddressUnreadable Reason = "address_unreadable" // sealed under a secret that is gone
+	ReviewPoisoned    Reason = "review_poisoned"    // five claims in a row ended with nothing
 )
 
 // Reasons on the mailbox's side: asking again later may help.
@@ -98,4 +99,4 @@ var ReviewReasons = []Reason{
 }
 
 // FinalReasons lists the reasons that the upstream's final verdicts and an ended review give.
-var FinalReasons = []Reason{MailboxAccepted, MailboxNotFound, MailboxFull, CatchAll, Disposable, ReviewExpired, ReviewPoisoned}
+var FinalReasons = []Reason{MailboxAccepted, MailboxNotFound, MailboxFull, CatchAll, Disposable, ReviewExpired, ReviewPoisoned, AddressUnreadable}

@@ -159,6 +159,8 @@ type Verdict struct {
 	Provider string `json:"provider,omitempty"`
 	// CheckedAt is when the upstream answered.
 	CheckedAt time.Time `json:"checked_at"`
+	// Trail has the calls of this check, for whoever must explain it.
+	Trail []Attempt `json:"trail,omitempty"`
 	// SoftUntil and HardUntil end its freshness and its life; cache.Put sets both.
 	SoftUntil time.Time `json:"soft_until"`
 	HardUntil time.Time `json:"hard_until"`

@@ -78,7 +78,15 @@ CREATE TABLE verdicts (
 CREATE INDEX verdicts_fingerprint ON verdicts (fingerprint, checked_at DESC);
 CREATE INDEX verdicts_hard_until ON verdicts (hard_until);
 
+-- Something known, sealed with the secret that addresses are sealed with: a program that can't open it has another
+-- secret, and is told so before it takes the rows for damaged.
+CREATE TABLE sealed_proof (
+    one    boolean PRIMARY KEY DEFAULT true CHECK (one),
+    sealed bytea NOT NULL
+);
+
 -- +goose Down
+DROP TABLE sealed_proof;
 DROP TABLE verdicts;
 DROP TABLE review_queue;
 DROP SEQUENCE review_lease;

@@ -67,7 +67,15 @@ CREATE TABLE verdicts (
 CREATE INDEX verdicts_fingerprint ON verdicts (fingerprint, checked_at DESC);
 CREATE INDEX verdicts_hard_until ON verdicts (hard_until);
 
+-- Something known, sealed with the secret that addresses are sealed with: a program that can't open it has another
+-- secret, and is told so before it takes the rows for damaged.
+CREATE TABLE sealed_proof (
+    one    INTEGER PRIMARY KEY DEFAULT 1 CHECK (one = 1),
+    sealed BLOB NOT NULL
+) STRICT;
+
 -- +goose Down
+DROP TABLE sealed_proof;
 DROP TABLE verdicts;
 DROP TABLE review_queue;
 DROP TABLE review_lease;

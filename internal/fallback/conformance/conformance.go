@@ -3,10 +3,10 @@
 package conformance
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -64,11 +64,15 @@ type Bed struct {
 	Slack time.Duration
 }
 
-// Sealer returns the sealer of a test; the same seed gives the same keys.
-func Sealer(seed byte) *secret.Sealer {
-	s, err := secret.NewSealer([]byte(strings.Repeat(string(rune('a'+seed)), 32)))
+// Sealer returns a sealer of the test keys of these numbers, the first of which writes.
+func Sealer(seeds ...byte) *secret.Sealer {
+	keys := make([][]byte, len(seeds))
+	for i, seed := range seeds {
+		keys[i] = bytes.Repeat([]byte{'a' + seed}, 32)
+	}
+	s, err := secret.NewSealer(keys...)
 	if err != nil {
-		panic(err) // the key above has 32 bytes
+		panic(err) // the keys above have 32 bytes
 	}
 	return s
 }
