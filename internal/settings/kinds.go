@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Rate is a number of events a second. It is written 50/s, 300/m or as a bare number a second.
+// Rate is a number of events a second. It is written 50/s, 300/m or as a bare number, per second.
 type Rate float64
 
 // maxRate bounds every rate; it is far above what one upstream or one gateway does.
@@ -141,7 +141,7 @@ func (p problem) Error() string { return string(p) }
 
 const (
 	errNotDuration problem = "is not a duration; write it as 800ms, 15s, 1h or 7d"
-	errNotRate     problem = "is not a rate; write it as 50/s, 300/m or a bare number a second"
+	errNotRate     problem = "is not a rate; write it as 50/s, 300/m or a bare number, per second"
 )
 
 // kind is a type of value: how it is read, checked and written.
