@@ -39,8 +39,9 @@ func encode(v any) []byte {
 	return b
 }
 
+// jsonAnswer is JSON on one line that ends with a newline, so that a terminal's prompt begins on its own.
 func jsonAnswer(status int, v any) fate {
-	return fate{status: status, header: http.Header{"Content-Type": {"application/json"}}, body: encode(v)}
+	return fate{status: status, header: http.Header{"Content-Type": {"application/json"}}, body: append(encode(v), '\n')}
 }
 
 // failure is an answer with a status other than 200.

@@ -122,7 +122,7 @@ func TestControlReset(t *testing.T) {
 	call(t, s, "flip-after-1@example.com")
 	do(s.RoundTripper(), request(t, "POST", simulated+"/control/mode", "mode=auth"))
 	a := do(s.RoundTripper(), request(t, "POST", simulated+"/control/reset", ""))
-	if a.status != 200 || a.body != `{"mode":"healthy"}` {
+	if a.status != 200 || a.body != `{"mode":"healthy"}`+"\n" {
 		t.Errorf("reset: %d %s", a.status, a.body)
 	}
 	if st := s.Stats(); st.Calls != 0 || st.Billed != 0 || len(st.ByAddress) != 0 || len(st.ByStatus) != 0 {
