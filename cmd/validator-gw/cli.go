@@ -20,7 +20,7 @@ type command interface {
 type commandLine struct {
 	Dev         devCommand         `cmd:"" help:"Run with no set-up, against a simulated upstream, on this machine only."`
 	Serve       serveCommand       `cmd:"" help:"Run the gateway."`
-	Migrate     migrateCommand     `cmd:"" help:"Bring the schema of the store up to this program's, and end."`
+	Migrate     migrateCommand     `cmd:"" help:"Bring the schema of the store up to this program's, and exit."`
 	Simulate    simulateCommand    `cmd:"" help:"Run a simulated upstream by itself."`
 	Config      configCommand      `cmd:"" help:"Look at the configuration."`
 	Healthcheck healthcheckCommand `cmd:"" help:"Ask a running gateway how it is; exit code 1 when it is not well."`

@@ -103,7 +103,7 @@ func (c devCommand) listenSimulator(ctx context.Context) (net.Listener, error) {
 func greeting(api, upstream, dataDir string) string {
 	return fmt.Sprintf(`
   This is dev: for trying out, on this machine only. The upstream is SIMULATED: nothing is really verified, nothing is
-  billed, and no key is asked for. What it answers hangs on the part before the @. Everything is kept in %[3]s.
+  billed, and no key is asked for. What it answers depends on the part before the @. Everything is kept in %[3]s.
 
   Try, in another terminal:
     curl -s %[1]s/validate -H 'Content-Type: application/json' -d '{"email":"ana@example.com"}'
@@ -113,7 +113,7 @@ func greeting(api, upstream, dataDir string) string {
   The last one takes longer than a form can wait: it answers needs_review with an id. A moment later:
     curl -s %[1]s/status/THE-ID
 
-  Break the upstream, look at its books, mend it:
+  Break the upstream, see what it counted, mend it:
     curl -s %[2]s/control/mode -d mode=hang
     curl -s %[2]s/control/stats
     curl -s %[2]s/control/mode -d mode=healthy

@@ -73,7 +73,7 @@ func (p *program) report(err error) int {
 	if u, ok := errors.AsType[usageError](err); ok {
 		code = exitUsage
 		if faults := settings.Faults(u.err); len(faults) > 1 {
-			headline = fmt.Sprintf("%d faults in flags, environment or settings file:", len(faults))
+			headline = fmt.Sprintf("%d errors in flags, environment or settings file:", len(faults))
 		}
 		err = u.err
 	}
