@@ -223,7 +223,7 @@ type Answer struct {
 	// Reason Why: a stable code. The list grows; treat one you don't know by its `status`.
 	//
 	// Final: `mailbox_accepted`, `mailbox_not_found`, `mailbox_full`, `catch_all`, `disposable`, `review_expired`,
-	// `review_poisoned`.
+	// `review_poisoned`, `address_unreadable`.
 	//
 	// Not known yet, on the mailbox's side: `mailbox_temp_rejected`, `mx_unreachable`, `verifier_error`.
 	//
@@ -259,7 +259,8 @@ type Answer struct {
 	// PollAfterMs Only while `needs_review`. Milliseconds after which asking for the answer makes sense.
 	PollAfterMs *int64 `json:"poll_after_ms,omitempty"`
 
-	// Trail Only in `GET /status/{id}`. What was tried, oldest first; the newest 50 are kept.
+	// Trail Only in `GET /status/{id}`. What was tried, oldest first; the newest 50 are kept. For an id that was
+	// answered 200 it has the calls of that check, too.
 	Trail *[]Attempt `json:"trail,omitempty"`
 }
 
@@ -407,7 +408,8 @@ type Part struct {
 	// Status `off` when it is not configured.
 	Status PartStatus `json:"status"`
 
-	// Note A few words for a person; may be empty.
+	// Note A few words for a person; may be empty. That of `store` says the kind of store, that of `upstream` the state
+	// of its breaker.
 	Note string `json:"note"`
 }
 
@@ -456,7 +458,7 @@ type Queue struct {
 	// Scheduled Due later.
 	Scheduled int64 `json:"scheduled"`
 
-	// Dead Given up after repeated faults; can be replayed.
+	// Dead Given up after repeated failures. Nothing tries them again.
 	Dead int64 `json:"dead"`
 
 	// OldestOverdueMs How long the longest overdue review waits.
@@ -485,7 +487,7 @@ type ReadinessStatus string
 // Reason Why: a stable code. The list grows; treat one you don't know by its `status`.
 //
 // Final: `mailbox_accepted`, `mailbox_not_found`, `mailbox_full`, `catch_all`, `disposable`, `review_expired`,
-// `review_poisoned`.
+// `review_poisoned`, `address_unreadable`.
 //
 // Not known yet, on the mailbox's side: `mailbox_temp_rejected`, `mx_unreachable`, `verifier_error`.
 //
@@ -507,7 +509,8 @@ type RevalidateRequest struct {
 	// ID The `id` of an earlier answer.
 	ID *string `json:"id,omitempty"`
 
-	// Callback The name of a configured callback, told once the answer is final.
+	// Callback The name of a configured callback, told once the answer is final. Callbacks can't be configured yet, so any
+	// name is answered 422 `unknown_callback`.
 	Callback *string `json:"callback,omitempty"`
 }
 
@@ -557,13 +560,14 @@ type ValidateForm struct {
 	// Flow The name of the flow whose budget and policy apply; `signup` unless given.
 	Flow *string `json:"flow,omitempty"`
 
-	// Typing As in JSON; a check box's `on` will do.
+	// Typing *Not built yet: answers 501.* As in JSON; a check box's `on` will do.
 	Typing *string `json:"typing,omitempty"`
 
 	// SessionID Names the typing session; any random text of the form's choice.
 	SessionID *string `json:"session_id,omitempty"`
 
-	// Callback The name of a configured callback, told once the answer is final.
+	// Callback The name of a configured callback, told once the answer is final. Callbacks can't be configured yet, so any
+	// name is answered 422 `unknown_callback`.
 	Callback *string `json:"callback,omitempty"`
 }
 
@@ -575,14 +579,17 @@ type ValidateRequest struct {
 	// Flow The name of the flow whose budget and policy apply; `signup` unless given.
 	Flow *string `json:"flow,omitempty"`
 
-	// Typing The person is still typing: never records anything. A check that a newer one of the same `session_id`
+	// Typing *Not built yet: answers 501.*
+	//
+	// The person is still typing: never records anything. A check that a newer one of the same `session_id`
 	// overtakes ends with 409 `superseded`, one without an answer in its budget with 503 `typing_unanswered`.
 	Typing *bool `json:"typing,omitempty"`
 
 	// SessionID Names the typing session; any random text of the form's choice.
 	SessionID *string `json:"session_id,omitempty"`
 
-	// Callback The name of a configured callback, told once the answer is final.
+	// Callback The name of a configured callback, told once the answer is final. Callbacks can't be configured yet, so any
+	// name is answered 422 `unknown_callback`.
 	Callback *string `json:"callback,omitempty"`
 }
 
@@ -670,7 +677,9 @@ type CreateBackfillParams struct {
 	// Callback Name of a configured callback, told once the backfill is done.
 	Callback *string `form:"callback,omitempty" json:"callback,omitempty"`
 
-	// IdempotencyKey A repeated request with the same key gets the stored answer of the first, as it was; the present is at
+	// IdempotencyKey *Not built yet: answers 501.*
+	//
+	// A repeated request with the same key gets the stored answer of the first, as it was; the present is at
 	// `/status/{id}`. Kept for 24 hours. Another request under the same key is refused (422).
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 
@@ -751,7 +760,9 @@ type ValidateAddressParams struct {
 	// longer than the flow's budget.
 	XRequestTimeoutMs *RequestTimeout `json:"X-Request-Timeout-Ms,omitempty"`
 
-	// IdempotencyKey A repeated request with the same key gets the stored answer of the first, as it was; the present is at
+	// IdempotencyKey *Not built yet: answers 501.*
+	//
+	// A repeated request with the same key gets the stored answer of the first, as it was; the present is at
 	// `/status/{id}`. Kept for 24 hours. Another request under the same key is refused (422).
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 
@@ -850,6 +861,8 @@ type ClientInterface interface {
 
 	// EraseAddressWithBody Erase all that is kept of one address
 	//
+	// *Not built yet: answers 501.*
+	//
 	// Ends its review, drops its verdicts, cached answers and stored idempotent answers. The address travels in the
 	// body, since paths and queries end up in logs. The answer does not tell whether there was anything to erase, and
 	// is the same when repeated.
@@ -860,6 +873,8 @@ type ClientInterface interface {
 	EraseAddressWithBody(ctx context.Context, params *EraseAddressParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// EraseAddress Erase all that is kept of one address
+	//
+	// *Not built yet: answers 501.*
 	//
 	// Ends its review, drops its verdicts, cached answers and stored idempotent answers. The address travels in the
 	// body, since paths and queries end up in logs. The answer does not tell whether there was anything to erase, and
@@ -872,6 +887,8 @@ type ClientInterface interface {
 
 	// CreateBackfillWithBody Validate a list of addresses
 	//
+	// *Not built yet: answers 501.*
+	//
 	// Streams a list of any size: CSV with a header line, or one JSON value a line (a string, or an object with
 	// `email`). The list is worked off at a steady pace beside the interactive traffic. The answer comes when the
 	// whole list is stored.
@@ -883,10 +900,14 @@ type ClientInterface interface {
 
 	// GetBackfill Progress of a backfill
 	//
+	// *Not built yet: answers 501.*
+	//
 	// Corresponds with GET /backfills/{id} (the `GetBackfill` operationId).
 	GetBackfill(ctx context.Context, id BackfillID, params *GetBackfillParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetBackfillResults The results of a backfill
+	//
+	// *Not built yet: answers 501.*
 	//
 	// One row an input row, in the order of the input: `input`, `normalized`, `status`, `decision`, `reason`,
 	// `suggestion`. CSV, or with `Accept: application/x-ndjson` one JSON object a line. Kept for 7 days.
@@ -895,6 +916,8 @@ type ClientInterface interface {
 	GetBackfillResults(ctx context.Context, id BackfillID, params *GetBackfillResultsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetDocs This document, for people
+	//
+	// *Not built yet: answers 501.*
 	//
 	// Corresponds with GET /docs (the `GetDocs` operationId).
 	GetDocs(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -913,6 +936,8 @@ type ClientInterface interface {
 
 	// GetQueue The review queue
 	//
+	// *Not built yet: answers 501.*
+	//
 	// How much work waits, whether it shrinks, and when it will be done. Rates and the estimate count overdue rows
 	// only: rows that are scheduled for later are healthy and stand apart.
 	//
@@ -929,6 +954,8 @@ type ClientInterface interface {
 
 	// RevalidateWithBody Ask for a fresh check
 	//
+	// *Not built yet: answers 501.*
+	//
 	// A trigger for events such as "this customer's address changed" or "this message bounced". It is debounced: a
 	// burst of events for one address costs one check. Give the address or the id of an earlier check. The result
 	// appears at `/status/{id}`.
@@ -939,6 +966,8 @@ type ClientInterface interface {
 	RevalidateWithBody(ctx context.Context, params *RevalidateParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// Revalidate Ask for a fresh check
+	//
+	// *Not built yet: answers 501.*
 	//
 	// A trigger for events such as "this customer's address changed" or "this message bounced". It is debounced: a
 	// burst of events for one address costs one check. Give the address or the id of an earlier check. The result
@@ -992,6 +1021,8 @@ type ClientInterface interface {
 
 // EraseAddressWithBody Erase all that is kept of one address
 //
+// *Not built yet: answers 501.*
+//
 // Ends its review, drops its verdicts, cached answers and stored idempotent answers. The address travels in the
 // body, since paths and queries end up in logs. The answer does not tell whether there was anything to erase, and
 // is the same when repeated.
@@ -1012,6 +1043,8 @@ func (c *Client) EraseAddressWithBody(ctx context.Context, params *EraseAddressP
 }
 
 // EraseAddress Erase all that is kept of one address
+//
+// *Not built yet: answers 501.*
 //
 // Ends its review, drops its verdicts, cached answers and stored idempotent answers. The address travels in the
 // body, since paths and queries end up in logs. The answer does not tell whether there was anything to erase, and
@@ -1034,6 +1067,8 @@ func (c *Client) EraseAddress(ctx context.Context, params *EraseAddressParams, b
 
 // CreateBackfillWithBody Validate a list of addresses
 //
+// *Not built yet: answers 501.*
+//
 // Streams a list of any size: CSV with a header line, or one JSON value a line (a string, or an object with
 // `email`). The list is worked off at a steady pace beside the interactive traffic. The answer comes when the
 // whole list is stored.
@@ -1055,6 +1090,8 @@ func (c *Client) CreateBackfillWithBody(ctx context.Context, params *CreateBackf
 
 // GetBackfill Progress of a backfill
 //
+// *Not built yet: answers 501.*
+//
 // Corresponds with GET /backfills/{id} (the `GetBackfill` operationId).
 func (c *Client) GetBackfill(ctx context.Context, id BackfillID, params *GetBackfillParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetBackfillRequest(c.Server, id, params)
@@ -1069,6 +1106,8 @@ func (c *Client) GetBackfill(ctx context.Context, id BackfillID, params *GetBack
 }
 
 // GetBackfillResults The results of a backfill
+//
+// *Not built yet: answers 501.*
 //
 // One row an input row, in the order of the input: `input`, `normalized`, `status`, `decision`, `reason`,
 // `suggestion`. CSV, or with `Accept: application/x-ndjson` one JSON object a line. Kept for 7 days.
@@ -1087,6 +1126,8 @@ func (c *Client) GetBackfillResults(ctx context.Context, id BackfillID, params *
 }
 
 // GetDocs This document, for people
+//
+// *Not built yet: answers 501.*
 //
 // Corresponds with GET /docs (the `GetDocs` operationId).
 func (c *Client) GetDocs(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1135,6 +1176,8 @@ func (c *Client) GetOpenAPI(ctx context.Context, reqEditors ...RequestEditorFn) 
 
 // GetQueue The review queue
 //
+// *Not built yet: answers 501.*
+//
 // How much work waits, whether it shrinks, and when it will be done. Rates and the estimate count overdue rows
 // only: rows that are scheduled for later are healthy and stand apart.
 //
@@ -1171,6 +1214,8 @@ func (c *Client) GetReadyz(ctx context.Context, reqEditors ...RequestEditorFn) (
 
 // RevalidateWithBody Ask for a fresh check
 //
+// *Not built yet: answers 501.*
+//
 // A trigger for events such as "this customer's address changed" or "this message bounced". It is debounced: a
 // burst of events for one address costs one check. Give the address or the id of an earlier check. The result
 // appears at `/status/{id}`.
@@ -1191,6 +1236,8 @@ func (c *Client) RevalidateWithBody(ctx context.Context, params *RevalidateParam
 }
 
 // Revalidate Ask for a fresh check
+//
+// *Not built yet: answers 501.*
 //
 // A trigger for events such as "this customer's address changed" or "this message bounced". It is debounced: a
 // burst of events for one address costs one check. Give the address or the id of an earlier check. The result
@@ -2111,6 +2158,8 @@ type ClientWithResponsesInterface interface {
 
 	// EraseAddressWithBodyWithResponse Erase all that is kept of one address
 	//
+	// *Not built yet: answers 501.*
+	//
 	// Ends its review, drops its verdicts, cached answers and stored idempotent answers. The address travels in the
 	// body, since paths and queries end up in logs. The answer does not tell whether there was anything to erase, and
 	// is the same when repeated.
@@ -2121,6 +2170,8 @@ type ClientWithResponsesInterface interface {
 	EraseAddressWithBodyWithResponse(ctx context.Context, params *EraseAddressParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*EraseAddressResponse, error)
 
 	// EraseAddressWithResponse Erase all that is kept of one address
+	//
+	// *Not built yet: answers 501.*
 	//
 	// Ends its review, drops its verdicts, cached answers and stored idempotent answers. The address travels in the
 	// body, since paths and queries end up in logs. The answer does not tell whether there was anything to erase, and
@@ -2133,6 +2184,8 @@ type ClientWithResponsesInterface interface {
 
 	// CreateBackfillWithBodyWithResponse Validate a list of addresses
 	//
+	// *Not built yet: answers 501.*
+	//
 	// Streams a list of any size: CSV with a header line, or one JSON value a line (a string, or an object with
 	// `email`). The list is worked off at a steady pace beside the interactive traffic. The answer comes when the
 	// whole list is stored.
@@ -2144,12 +2197,16 @@ type ClientWithResponsesInterface interface {
 
 	// GetBackfillWithResponse Progress of a backfill
 	//
+	// *Not built yet: answers 501.*
+	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /backfills/{id} (the `GetBackfill` operationId).
 	GetBackfillWithResponse(ctx context.Context, id BackfillID, params *GetBackfillParams, reqEditors ...RequestEditorFn) (*GetBackfillResponse, error)
 
 	// GetBackfillResultsWithResponse The results of a backfill
+	//
+	// *Not built yet: answers 501.*
 	//
 	// One row an input row, in the order of the input: `input`, `normalized`, `status`, `decision`, `reason`,
 	// `suggestion`. CSV, or with `Accept: application/x-ndjson` one JSON object a line. Kept for 7 days.
@@ -2160,6 +2217,8 @@ type ClientWithResponsesInterface interface {
 	GetBackfillResultsWithResponse(ctx context.Context, id BackfillID, params *GetBackfillResultsParams, reqEditors ...RequestEditorFn) (*GetBackfillResultsResponse, error)
 
 	// GetDocsWithResponse This document, for people
+	//
+	// *Not built yet: answers 501.*
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -2184,6 +2243,8 @@ type ClientWithResponsesInterface interface {
 
 	// GetQueueWithResponse The review queue
 	//
+	// *Not built yet: answers 501.*
+	//
 	// How much work waits, whether it shrinks, and when it will be done. Rates and the estimate count overdue rows
 	// only: rows that are scheduled for later are healthy and stand apart.
 	//
@@ -2204,6 +2265,8 @@ type ClientWithResponsesInterface interface {
 
 	// RevalidateWithBodyWithResponse Ask for a fresh check
 	//
+	// *Not built yet: answers 501.*
+	//
 	// A trigger for events such as "this customer's address changed" or "this message bounced". It is debounced: a
 	// burst of events for one address costs one check. Give the address or the id of an earlier check. The result
 	// appears at `/status/{id}`.
@@ -2214,6 +2277,8 @@ type ClientWithResponsesInterface interface {
 	RevalidateWithBodyWithResponse(ctx context.Context, params *RevalidateParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RevalidateResponse, error)
 
 	// RevalidateWithResponse Ask for a fresh check
+	//
+	// *Not built yet: answers 501.*
 	//
 	// A trigger for events such as "this customer's address changed" or "this message bounced". It is debounced: a
 	// burst of events for one address costs one check. Give the address or the id of an earlier check. The result
@@ -3965,6 +4030,8 @@ func (r ValidateAddressResponse) ContentType() string {
 
 // EraseAddressWithBodyWithResponse Erase all that is kept of one address
 //
+// *Not built yet: answers 501.*
+//
 // Ends its review, drops its verdicts, cached answers and stored idempotent answers. The address travels in the
 // body, since paths and queries end up in logs. The answer does not tell whether there was anything to erase, and
 // is the same when repeated.
@@ -3981,6 +4048,8 @@ func (c *ClientWithResponses) EraseAddressWithBodyWithResponse(ctx context.Conte
 }
 
 // EraseAddressWithResponse Erase all that is kept of one address
+//
+// *Not built yet: answers 501.*
 //
 // Ends its review, drops its verdicts, cached answers and stored idempotent answers. The address travels in the
 // body, since paths and queries end up in logs. The answer does not tell whether there was anything to erase, and
@@ -3999,6 +4068,8 @@ func (c *ClientWithResponses) EraseAddressWithResponse(ctx context.Context, para
 
 // CreateBackfillWithBodyWithResponse Validate a list of addresses
 //
+// *Not built yet: answers 501.*
+//
 // Streams a list of any size: CSV with a header line, or one JSON value a line (a string, or an object with
 // `email`). The list is worked off at a steady pace beside the interactive traffic. The answer comes when the
 // whole list is stored.
@@ -4016,6 +4087,8 @@ func (c *ClientWithResponses) CreateBackfillWithBodyWithResponse(ctx context.Con
 
 // GetBackfillWithResponse Progress of a backfill
 //
+// *Not built yet: answers 501.*
+//
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with GET /backfills/{id} (the `GetBackfill` operationId).
@@ -4028,6 +4101,8 @@ func (c *ClientWithResponses) GetBackfillWithResponse(ctx context.Context, id Ba
 }
 
 // GetBackfillResultsWithResponse The results of a backfill
+//
+// *Not built yet: answers 501.*
 //
 // One row an input row, in the order of the input: `input`, `normalized`, `status`, `decision`, `reason`,
 // `suggestion`. CSV, or with `Accept: application/x-ndjson` one JSON object a line. Kept for 7 days.
@@ -4044,6 +4119,8 @@ func (c *ClientWithResponses) GetBackfillResultsWithResponse(ctx context.Context
 }
 
 // GetDocsWithResponse This document, for people
+//
+// *Not built yet: answers 501.*
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -4086,6 +4163,8 @@ func (c *ClientWithResponses) GetOpenAPIWithResponse(ctx context.Context, reqEdi
 
 // GetQueueWithResponse The review queue
 //
+// *Not built yet: answers 501.*
+//
 // How much work waits, whether it shrinks, and when it will be done. Rates and the estimate count overdue rows
 // only: rows that are scheduled for later are healthy and stand apart.
 //
@@ -4118,6 +4197,8 @@ func (c *ClientWithResponses) GetReadyzWithResponse(ctx context.Context, reqEdit
 
 // RevalidateWithBodyWithResponse Ask for a fresh check
 //
+// *Not built yet: answers 501.*
+//
 // A trigger for events such as "this customer's address changed" or "this message bounced". It is debounced: a
 // burst of events for one address costs one check. Give the address or the id of an earlier check. The result
 // appears at `/status/{id}`.
@@ -4134,6 +4215,8 @@ func (c *ClientWithResponses) RevalidateWithBodyWithResponse(ctx context.Context
 }
 
 // RevalidateWithResponse Ask for a fresh check
+//
+// *Not built yet: answers 501.*
 //
 // A trigger for events such as "this customer's address changed" or "this message bounced". It is debounced: a
 // burst of events for one address costs one check. Give the address or the id of an earlier check. The result

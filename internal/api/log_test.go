@@ -291,8 +291,9 @@ func TestMessages(t *testing.T) {
 		verdict.Risky:       {verdict.CatchAll, verdict.Disposable, verdict.MailboxFull},
 		verdict.Invalid:     append([]verdict.Reason{verdict.MailboxNotFound}, verdict.SyntaxReasons...),
 		verdict.NeedsReview: verdict.ReviewReasons,
-		verdict.Unresolved: append([]verdict.Reason{verdict.ReviewExpired, verdict.ReviewPoisoned},
-			verdict.ReviewReasons...),
+		verdict.Unresolved: append([]verdict.Reason{
+			verdict.ReviewExpired, verdict.ReviewPoisoned, verdict.AddressUnreadable,
+		}, verdict.ReviewReasons...),
 	}
 	covered := map[verdict.Reason]bool{}
 	for _, l := range langs {

@@ -212,7 +212,9 @@ func review(pending, mailbox string) map[verdict.Reason]string {
 
 // unresolved returns the text of a review that ended without an answer, whatever the last reason was.
 func unresolved(text string) map[verdict.Reason]string {
-	m := map[verdict.Reason]string{verdict.ReviewExpired: text, verdict.ReviewPoisoned: text}
+	m := map[verdict.Reason]string{
+		verdict.ReviewExpired: text, verdict.ReviewPoisoned: text, verdict.AddressUnreadable: text,
+	}
 	for _, r := range verdict.ReviewReasons {
 		m[r] = text
 	}

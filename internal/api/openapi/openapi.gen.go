@@ -217,7 +217,7 @@ type Answer struct {
 	// Reason Why: a stable code. The list grows; treat one you don't know by its `status`.
 	//
 	// Final: `mailbox_accepted`, `mailbox_not_found`, `mailbox_full`, `catch_all`, `disposable`, `review_expired`,
-	// `review_poisoned`.
+	// `review_poisoned`, `address_unreadable`.
 	//
 	// Not known yet, on the mailbox's side: `mailbox_temp_rejected`, `mx_unreachable`, `verifier_error`.
 	//
@@ -253,7 +253,8 @@ type Answer struct {
 	// PollAfterMs Only while `needs_review`. Milliseconds after which asking for the answer makes sense.
 	PollAfterMs *int64 `json:"poll_after_ms,omitempty"`
 
-	// Trail Only in `GET /status/{id}`. What was tried, oldest first; the newest 50 are kept.
+	// Trail Only in `GET /status/{id}`. What was tried, oldest first; the newest 50 are kept. For an id that was
+	// answered 200 it has the calls of that check, too.
 	Trail *[]Attempt `json:"trail,omitempty"`
 }
 
@@ -401,7 +402,8 @@ type Part struct {
 	// Status `off` when it is not configured.
 	Status PartStatus `json:"status"`
 
-	// Note A few words for a person; may be empty.
+	// Note A few words for a person; may be empty. That of `store` says the kind of store, that of `upstream` the state
+	// of its breaker.
 	Note string `json:"note"`
 }
 
@@ -450,7 +452,7 @@ type Queue struct {
 	// Scheduled Due later.
 	Scheduled int64 `json:"scheduled"`
 
-	// Dead Given up after repeated faults; can be replayed.
+	// Dead Given up after repeated failures. Nothing tries them again.
 	Dead int64 `json:"dead"`
 
 	// OldestOverdueMs How long the longest overdue review waits.
@@ -479,7 +481,7 @@ type ReadinessStatus string
 // Reason Why: a stable code. The list grows; treat one you don't know by its `status`.
 //
 // Final: `mailbox_accepted`, `mailbox_not_found`, `mailbox_full`, `catch_all`, `disposable`, `review_expired`,
-// `review_poisoned`.
+// `review_poisoned`, `address_unreadable`.
 //
 // Not known yet, on the mailbox's side: `mailbox_temp_rejected`, `mx_unreachable`, `verifier_error`.
 //
@@ -501,7 +503,8 @@ type RevalidateRequest struct {
 	// ID The `id` of an earlier answer.
 	ID *string `json:"id,omitempty"`
 
-	// Callback The name of a configured callback, told once the answer is final.
+	// Callback The name of a configured callback, told once the answer is final. Callbacks can't be configured yet, so any
+	// name is answered 422 `unknown_callback`.
 	Callback *string `json:"callback,omitempty"`
 }
 
@@ -551,13 +554,14 @@ type ValidateForm struct {
 	// Flow The name of the flow whose budget and policy apply; `signup` unless given.
 	Flow *string `json:"flow,omitempty"`
 
-	// Typing As in JSON; a check box's `on` will do.
+	// Typing *Not built yet: answers 501.* As in JSON; a check box's `on` will do.
 	Typing *string `json:"typing,omitempty"`
 
 	// SessionID Names the typing session; any random text of the form's choice.
 	SessionID *string `json:"session_id,omitempty"`
 
-	// Callback The name of a configured callback, told once the answer is final.
+	// Callback The name of a configured callback, told once the answer is final. Callbacks can't be configured yet, so any
+	// name is answered 422 `unknown_callback`.
 	Callback *string `json:"callback,omitempty"`
 }
 
@@ -569,14 +573,17 @@ type ValidateRequest struct {
 	// Flow The name of the flow whose budget and policy apply; `signup` unless given.
 	Flow *string `json:"flow,omitempty"`
 
-	// Typing The person is still typing: never records anything. A check that a newer one of the same `session_id`
+	// Typing *Not built yet: answers 501.*
+	//
+	// The person is still typing: never records anything. A check that a newer one of the same `session_id`
 	// overtakes ends with 409 `superseded`, one without an answer in its budget with 503 `typing_unanswered`.
 	Typing *bool `json:"typing,omitempty"`
 
 	// SessionID Names the typing session; any random text of the form's choice.
 	SessionID *string `json:"session_id,omitempty"`
 
-	// Callback The name of a configured callback, told once the answer is final.
+	// Callback The name of a configured callback, told once the answer is final. Callbacks can't be configured yet, so any
+	// name is answered 422 `unknown_callback`.
 	Callback *string `json:"callback,omitempty"`
 }
 
@@ -664,7 +671,9 @@ type CreateBackfillParams struct {
 	// Callback Name of a configured callback, told once the backfill is done.
 	Callback *string `form:"callback,omitempty" json:"callback,omitempty"`
 
-	// IdempotencyKey A repeated request with the same key gets the stored answer of the first, as it was; the present is at
+	// IdempotencyKey *Not built yet: answers 501.*
+	//
+	// A repeated request with the same key gets the stored answer of the first, as it was; the present is at
 	// `/status/{id}`. Kept for 24 hours. Another request under the same key is refused (422).
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 
@@ -745,7 +754,9 @@ type ValidateAddressParams struct {
 	// longer than the flow's budget.
 	XRequestTimeoutMs *RequestTimeout `json:"X-Request-Timeout-Ms,omitempty"`
 
-	// IdempotencyKey A repeated request with the same key gets the stored answer of the first, as it was; the present is at
+	// IdempotencyKey *Not built yet: answers 501.*
+	//
+	// A repeated request with the same key gets the stored answer of the first, as it was; the present is at
 	// `/status/{id}`. Kept for 24 hours. Another request under the same key is refused (422).
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 
