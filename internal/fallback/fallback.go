@@ -9,7 +9,7 @@
 //	                    |    ^
 //	              Claim |    | Postpone, GiveBack, or the lease ran out
 //	                    v    |
-//	                  open (leased) --Kill--> dead --Replay (later)--> open
+//	                  open (leased) --Kill--> dead
 //
 // A row of review_queue exists exactly while its review is open. There is at most one open review a
 // fingerprint: Record is an upsert. A lease is due_at moved forward plus a fencing token: Settle, Postpone,

@@ -87,8 +87,16 @@ type Postgres struct {
 // bulkhead is a pool with a bounded wait for its connections.
 type bulkhead struct {
 	pool *pgxpool.Pool
-	wait time.Duration
+	// wait is how long to wait for one. Where answer is set and the context has a deadline, it is at least all of
+	// the time that is left but for answer, which is kept for the statement.
+	wait, answer time.Duration
 }
+
+// answerTime is kept of a request's time for the statement itself.
+const answerTime = 70 * time.Millisecond
+
+// closeTimeout bounds Close: a connection whose server hangs is given up, since nothing waits for it any more.
+const closeTimeout = 2 * time.Second
 
 var errNoConnection = errors.New("no connection came free in time")
 
@@ -100,7 +108,11 @@ func (e *notSentError) Unwrap() error { return e.err }
 
 // acquire takes a connection, which the caller releases.
 func (b bulkhead) acquire(ctx context.Context) (*pgxpool.Conn, error) {
-	waiting, cancel := context.WithTimeout(ctx, b.wait)
+	wait := b.wait
+	if deadline, ok := ctx.Deadline(); ok && b.answer > 0 {
+		wait = max(wait, time.Until(deadline)-b.answer)
+	}
+	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	conn, err := b.pool.Acquire(waiting)
 	switch {
@@ -209,6 +221,7 @@ func (s *Postgres) connect(ctx context.Context, c PostgresConfig) (err error) {
 	if s.record, err = openPool(ctx, c.URL, cmp.Or(c.AcquireTimeout, recordAcquire), record); err != nil {
 		return err
 	}
+	s.record.answer = answerTime
 	// Connecting takes longer than a request waits: the first must not be the one that finds none.
 	return errors.Join(s.work.pool.Ping(ctx), s.record.pool.Ping(ctx))
 }
@@ -266,7 +279,7 @@ func openPool(ctx context.Context, url secret.Text, wait time.Duration, l limits
 		return conn.QueryRow(ctx, setLimits, names, values).Scan(&n)
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
-	return bulkhead{pool, wait}, err
+	return bulkhead{pool: pool, wait: wait}, err
 }
 
 const selectServer = `
@@ -398,10 +411,22 @@ func (s *Postgres) Close() {
 	s.mu.Unlock()
 	s.cancel()
 	s.tasks.Wait()
+	closed := make(chan struct{})
+	var pools sync.WaitGroup
 	for _, b := range []bulkhead{s.record, s.work, s.admin} {
 		if b.pool != nil {
-			b.pool.Close()
+			pools.Go(b.pool.Close)
 		}
+	}
+	go func() {
+		pools.Wait()
+		close(closed)
+	}()
+	limit := time.NewTimer(closeTimeout)
+	defer limit.Stop()
+	select {
+	case <-closed:
+	case <-limit.C:
 	}
 }
 

@@ -177,7 +177,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	if err != nil {
 		return nil, err
 	}
-	g.health = newHealth(g.store, g.redis, g.client, g.registry)
+	g.health = newHealth(g.store, g.storeKind(), g.redis, g.client, g.registry)
 	var clients []api.Key
 	if cfg.APIKey != "" {
 		clients = []api.Key{{Name: ClientName, Key: cfg.APIKey}}
@@ -190,6 +190,13 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 }
 
 func newID() string { return uuid.Must(uuid.NewV7()).String() } // its only error is that of crypto/rand, which ends the program
+
+func (g *Gateway) storeKind() string {
+	if g.cfg.DatabaseURL == "" {
+		return "sqlite"
+	}
+	return "postgres"
+}
 
 // upstream tells the loop what it wants to know of the upstream.
 func (g *Gateway) upstream() revalidate.Upstream {

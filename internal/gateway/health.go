@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,6 +30,7 @@ type health struct {
 	store  store
 	redis  *cache.Redis
 	client *verimail.Client
+	kind   string // of the store
 	up     *prometheus.GaugeVec
 
 	stopping atomic.Bool
@@ -37,8 +39,8 @@ type health struct {
 	redisUp  atomic.Bool
 }
 
-func newHealth(s store, r *cache.Redis, c *verimail.Client, reg prometheus.Registerer) *health {
-	h := &health{store: s, redis: r, client: c, up: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "validator_gw",
+func newHealth(s store, kind string, r *cache.Redis, c *verimail.Client, reg prometheus.Registerer) *health {
+	h := &health{store: s, kind: kind, redis: r, client: c, up: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "validator_gw",
 		Name: "dependency_up", Help: "1 when the last probe was answered."}, []string{"dependency"})}
 	reg.MustRegister(h.up)
 	return h
@@ -60,9 +62,11 @@ func (h *health) run(ctx context.Context) {
 }
 
 func (h *health) probe(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	note := func(name string, to *atomic.Bool, err error) {
+	// Each has its own time, and neither waits for the other: one that hangs must not make the other look so.
+	note := func(name string, to *atomic.Bool, ping func(context.Context) error) {
+		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+		defer cancel()
+		err := ping(ctx)
 		to.Store(err == nil)
 		v := 0.0
 		if err == nil {
@@ -70,10 +74,12 @@ func (h *health) probe(ctx context.Context) {
 		}
 		h.up.WithLabelValues(name).Set(v)
 	}
-	note("store", &h.storeUp, h.store.Ping(ctx))
+	var probes sync.WaitGroup
+	probes.Go(func() { note("store", &h.storeUp, h.store.Ping) })
 	if h.redis != nil {
-		note("redis", &h.redisUp, h.redis.Ping(ctx))
+		probes.Go(func() { note("redis", &h.redisUp, h.redis.Ping) })
 	}
+	probes.Wait()
 }
 
 // stop says that no new work is wanted.
@@ -91,7 +97,7 @@ func (h *health) Readiness() api.Readiness {
 		}
 		r.Parts = append(r.Parts, p)
 	}
-	part("store", h.storeUp.Load(), "")
+	part("store", h.storeUp.Load(), h.kind)
 	if h.redis == nil {
 		r.Parts = append(r.Parts, api.Part{Name: "redis", Status: api.Off, Note: "single node"})
 	} else {

@@ -219,7 +219,7 @@ func (l *Loop) recover(ctx context.Context, t Tuning) bool {
 		return false
 	}
 	if n > 0 {
-		l.cfg.Log.InfoContext(ctx, "reviews that waited for the upstream are due again", "rows", n, "over", over)
+		l.cfg.Log.InfoContext(ctx, "reviews that waited for the upstream are due again", "rows", n, "over_seconds", over.Seconds())
 	}
 	return true
 }

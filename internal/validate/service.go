@@ -433,8 +433,9 @@ func (s *Service) record(ctx context.Context, c *check, out verdict.Outcome, w f
 	}
 	id := c.id
 	entry := s.entry(c, id, out, w)
+	counts := out.Cause != verdict.CauseUpstream && !shared && !c.counted && !c.claimed
 	if out.Cause != verdict.CauseUpstream && !shared {
-		entry.Counted = c.counted || c.claimed
+		entry.Counted = !counts
 		c.counted = true
 	}
 	c.mu.Unlock()
@@ -453,6 +454,12 @@ func (s *Service) record(ctx context.Context, c *check, out verdict.Outcome, w f
 		s.cfg.Log.ErrorContext(ctx, "review was not recorded", "id", id, "fingerprint", c.fp, "error", r.err)
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		// Whoever asks next tries again: the store may be back before the flight has landed. What this write was to
+		// count is counted by the next, unless it may have been written.
+		delete(c.records, w)
+		if counts && !errors.Is(r.err, fallback.ErrUnknownCommit) {
+			c.counted = false
+		}
 		return r.review, c.known.Verdict, r.err // the answer may have come meanwhile, and needs no row
 	}
 	s.metrics.arrived(r.review.Reason)

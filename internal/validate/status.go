@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -98,7 +99,7 @@ func (s *Service) reviewed(r fallback.Review, who asker) Answer {
 	case r.Verdict != nil:
 		a = s.known(who, verdict.Cached{Verdict: r.Verdict}, verdict.FromReview)
 		a.Attempts = sent(r.Trail)
-	default: // dead: nobody works on it until someone replays it
+	default: // dead: nobody works on it any more
 		a = s.known(who, verdict.Cached{Verdict: &verdict.Verdict{Status: verdict.Unresolved, Reason: r.Reason,
 			Reasons: []verdict.Reason{r.Reason}, CheckedAt: r.EndedAt, SoftUntil: r.EndedAt.AddDate(100, 0, 0)}}, verdict.FromReview)
 		a.Attempts = sent(r.Trail)
@@ -107,13 +108,21 @@ func (s *Service) reviewed(r fallback.Review, who asker) Answer {
 	return a
 }
 
-// sent counts the calls of a trail that reached the wire.
+// sent counts the calls of a trail that reached the wire. A late call is in it twice once it has ended: as late, and
+// with what it brought, which then began before the wait for it was over.
 func sent(trail []verdict.Attempt) int {
 	n := 0
-	for _, t := range trail {
-		if t.Outcome != verdict.AttemptNotSent {
-			n++
+	for i, a := range trail {
+		switch a.Outcome {
+		case verdict.AttemptNotSent:
+			continue
+		case verdict.AttemptLate:
+			left := a.At.Add(time.Duration(a.LatencyMS) * time.Millisecond)
+			if slices.ContainsFunc(trail[i+1:], func(b verdict.Attempt) bool { return b.At.Before(left) }) {
+				continue
+			}
 		}
+		n++
 	}
 	return n
 }

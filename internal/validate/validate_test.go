@@ -33,6 +33,7 @@ type setup struct {
 	t       *testing.T
 	sim     *simulator.Simulator
 	store   *fallback.SQLite
+	records *away // the same, as the service has it
 	cache   *cache.Cache
 	client  verifier
 	service *validate.Service
@@ -77,6 +78,7 @@ func bubble(t *testing.T, story func(t *testing.T, s *setup), wrap ...func(verif
 		if err != nil {
 			t.Fatal(err)
 		}
+		s.records = &away{SQLite: s.store}
 		if s.cache, err = cache.New(putter{s.store}, cache.Config{Rand: half}); err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +98,7 @@ func bubble(t *testing.T, story func(t *testing.T, s *setup), wrap ...func(verif
 			"high_risk": {Budget: 950 * time.Millisecond, MaxRetries: 2, Policy: validate.Policy{OnUnverified: validate.Hold}},
 		}
 		base, endFlights := context.WithCancel(t.Context())
-		s.service, err = validate.New(base, s.prints, s.cache, s.store, s.client,
+		s.service, err = validate.New(base, s.prints, s.cache, s.records, s.client,
 			admission.NewGate(func() admission.Limits { return admission.Limits{Concurrency: 512} }), validate.Config{
 				Flow: func(name string) (validate.Flow, bool) { f, ok := flows[name]; return f, ok },
 				Background: func() validate.BackgroundPlan {
@@ -275,8 +277,9 @@ func TestLateAnswerFillsCacheAndSettlesTheRow(t *testing.T) {
 		if again, took := s.post("delay-3000@example.com"); again.Status != verdict.Valid || again.Source != verdict.FromFlight || took != 150*time.Millisecond {
 			t.Errorf("a third: %s from %s after %v, want the late answer, shared, in 150ms", again.Status, again.Source, took)
 		}
-		if st := s.status(a.ID); st.Status != verdict.Valid || st.Source != verdict.FromReview || !st.Erased || st.Normalized != "" {
-			t.Errorf("status %s from %s, erased %v, want valid from review, erased", st.Status, st.Source, st.Erased)
+		if st := s.status(a.ID); st.Status != verdict.Valid || st.Source != verdict.FromReview || !st.Erased || st.Normalized != "" || st.Attempts != 1 || len(st.Trail) != 2 {
+			t.Errorf("status %s from %s, erased %v, %d calls, trail %v, want valid from review, erased, one call that was late and then answered",
+				st.Status, st.Source, st.Erased, st.Attempts, st.Trail)
 		}
 		if again, _ := s.post("delay-3000@example.com"); again.ID != a.ID || again.Source != verdict.FromCache {
 			t.Errorf("a later post: id %s from %s, want %s from cache", again.ID, again.Source, a.ID)
@@ -476,4 +479,44 @@ func TestPanicInACheckLeavesARow(t *testing.T) {
 			t.Errorf("the next answer: %s, want valid", b.Status)
 		}
 	}, func(v verifier) verifier { return faulty{v} })
+}
+
+// away is a store whose writes fail for a while.
+type away struct {
+	*fallback.SQLite
+	mu   sync.Mutex
+	down bool
+}
+
+func (a *away) set(down bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.down = down
+}
+
+func (a *away) Record(ctx context.Context, e fallback.Entry) (fallback.Review, error) {
+	a.mu.Lock()
+	down := a.down
+	a.mu.Unlock()
+	if down {
+		return fallback.Review{}, errors.New("no connection came free in time")
+	}
+	return a.SQLite.Record(ctx, e)
+}
+
+// TestFailedRowIsTriedAgainByTheNextPost: a flight lasts ten seconds, a fault of the store need not.
+func TestFailedRowIsTriedAgainByTheNextPost(t *testing.T) {
+	bubble(t, func(t *testing.T, s *setup) {
+		s.mode(simulator.Mode{Fault: simulator.Hang})
+		s.records.set(true)
+		if _, err := s.service.Validate(t.Context(), validate.Request{Raw: "ana@example.com"}); !errors.Is(err, validate.ErrNotDurable) {
+			t.Errorf("while the store is away: %v, want ErrNotDurable", err)
+		}
+		s.records.set(false)
+		a, err := s.service.Validate(t.Context(), validate.Request{Raw: "ana@example.com"})
+		if err != nil || a.Status != verdict.NeedsReview {
+			t.Errorf("once it is back: %s, %v, want needs_review", a.Status, err)
+		}
+		s.wantBilled(1)
+	})
 }
