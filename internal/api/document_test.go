@@ -16,13 +16,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	validatorgw "validator-gw"
+	"validator-gw/internal/api/apitest"
 	"validator-gw/internal/validate"
 	"validator-gw/internal/verdict"
 )
 
 func loaded(t *testing.T) *openapi3.T {
 	t.Helper()
-	doc, err := document()
+	doc, err := apitest.Document()
 	if err != nil {
 		t.Fatalf("openapi.yaml: %v", err)
 	}
@@ -139,7 +140,7 @@ func TestEveryExampleValidates(t *testing.T) {
 			if err := json.Unmarshal(text, &value); err != nil {
 				t.Fatal(err)
 			}
-			if err := c.schema.Value.VisitJSON(value, visitOptions...); err != nil {
+			if err := c.schema.Value.VisitJSON(value, apitest.VisitOptions...); err != nil {
 				t.Errorf("%s: example %s: %v", c.where, name, err)
 			}
 		}
@@ -155,7 +156,7 @@ func TestDocumentRefusesWrongBodies(t *testing.T) {
 	doc := loaded(t)
 	right := doc.Components.Examples["PendingTimeout"].Value.Value.(map[string]any)
 	schema := doc.Components.Schemas["Answer"].Value
-	if err := schema.VisitJSON(clone(t, right), visitOptions...); err != nil {
+	if err := schema.VisitJSON(clone(t, right), apitest.VisitOptions...); err != nil {
 		t.Fatalf("the example itself: %v", err)
 	}
 	for name, spoil := range map[string]func(map[string]any){
@@ -170,12 +171,12 @@ func TestDocumentRefusesWrongBodies(t *testing.T) {
 	} {
 		m := clone(t, right)
 		spoil(m)
-		if err := schema.VisitJSON(m, visitOptions...); err == nil {
+		if err := schema.VisitJSON(m, apitest.VisitOptions...); err == nil {
 			t.Errorf("%s: the document lets it through", name)
 		}
 	}
 	request := doc.Components.Schemas["ValidateRequest"].Value
-	if err := request.VisitJSON(map[string]any{"email": "a@b.example", "name": "x"}, visitOptions...); err == nil {
+	if err := request.VisitJSON(map[string]any{"email": "a@b.example", "name": "x"}, apitest.VisitOptions...); err == nil {
 		t.Error("the document lets an unknown field of a request through")
 	}
 }

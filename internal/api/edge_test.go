@@ -18,14 +18,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/getkin/kin-openapi/openapi3"
-	"github.com/getkin/kin-openapi/openapi3filter"
-	"github.com/getkin/kin-openapi/routers"
-	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
-	validatorgw "validator-gw"
+	"validator-gw/internal/api/apitest"
 	"validator-gw/internal/validate"
 	"validator-gw/internal/verdict"
 )
@@ -33,15 +29,6 @@ import (
 var update = flag.Bool("update", false, "write the golden files anew")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// document is openapi.yaml, read once.
-var document = sync.OnceValues(func() (*openapi3.T, error) {
-	doc, err := openapi3.NewLoader().LoadFromData(validatorgw.OpenAPI)
-	if err != nil {
-		return nil, err
-	}
-	return doc, doc.Validate(context.Background())
-})
 
 // desk is a validator for tests: it knows some addresses and the checks that it gave ids for. A check whose settled
 // channel is closed has its final answer.
@@ -334,100 +321,8 @@ func (b *bench) do(t testing.TB, q request) response {
 // conforms holds an exchange to the document.
 func conforms(t testing.TB, q request, res response) {
 	t.Helper()
-	doc, err := document()
-	if err != nil {
-		t.Fatalf("openapi.yaml: %v", err)
-	}
-	r := q.build(t)
-	if res.status >= 400 && res.json["parts"] == nil {
-		checkProblem(t, res)
-	}
-	path, params := findPath(doc, r.URL.Path)
-	method := r.Method
-	if method == http.MethodHead {
-		method = http.MethodGet
-	}
-	if path == "" || doc.Paths.Value(path).GetOperation(method) == nil {
-		if res.status != http.StatusNotFound && res.status != http.StatusMethodNotAllowed {
-			t.Errorf("%s %s: status %d for what the document does not have", r.Method, r.URL.Path, res.status)
-		}
-		schema := doc.Components.Schemas["Problem"].Value
-		if err := schema.VisitJSON(any(res.json), visitOptions...); err != nil {
-			t.Errorf("%s %s: %v", r.Method, r.URL.Path, err)
-		}
-		return
-	}
-	item := doc.Paths.Value(path)
-	input := &openapi3filter.RequestValidationInput{
-		Request: r, PathParams: params,
-		Route: &routers.Route{Spec: doc, Path: path, PathItem: item, Method: method, Operation: item.GetOperation(method)},
-		Options: &openapi3filter.Options{
-			AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, IncludeResponseStatus: true,
-			SchemaValidationOptions: visitOptions,
-		},
-	}
-	if res.status < 400 {
-		if err := openapi3filter.ValidateRequest(r.Context(), input); err != nil {
-			t.Errorf("%s %s: request answered with %d: %v", r.Method, r.URL.Path, res.status, err)
-		}
-	}
-	err = openapi3filter.ValidateResponse(context.Background(), &openapi3filter.ResponseValidationInput{
-		RequestValidationInput: input, Status: res.status, Header: res.header,
-		Body: io.NopCloser(bytes.NewReader(res.body)), Options: input.Options,
-	})
-	if err != nil {
-		t.Errorf("%s %s: response %d: %v\n%s", r.Method, r.URL.Path, res.status, err, res.body)
-	}
-}
-
-// visitOptions make the document's formats binding; kin-openapi knows times and leaves the UUID to us.
-var visitOptions = []openapi3.SchemaValidationOption{
-	openapi3.EnableJSONSchema2020(),
-	openapi3.EnableFormatValidation(),
-	openapi3.WithStringFormatValidator("uuid", openapi3.NewCallbackValidator(uuid.Validate)),
-}
-
-// findPath returns the document's path that p matches, and its parameters.
-func findPath(doc *openapi3.T, p string) (path string, params map[string]string) {
-	have := strings.Split(p, "/")
-next:
-	for path := range doc.Paths.Map() {
-		want := strings.Split(path, "/")
-		if len(want) != len(have) {
-			continue
-		}
-		params := map[string]string{}
-		for i := range want {
-			switch {
-			case strings.HasPrefix(want[i], "{") && have[i] != "":
-				params[strings.Trim(want[i], "{}")] = have[i]
-			case want[i] != have[i]:
-				continue next
-			}
-		}
-		return path, params
-	}
-	return "", nil
-}
-
-// checkProblem holds what is true of every error.
-func checkProblem(t testing.TB, res response) {
-	t.Helper()
-	if got := res.header.Get("Content-Type"); got != "application/problem+json" {
-		t.Errorf("Content-Type = %q, want application/problem+json", got)
-	}
-	code, _ := res.json["code"].(string)
-	if want := "/problems/" + strings.ReplaceAll(code, "_", "-"); res.json["type"] != want {
-		t.Errorf("type = %v, want %v", res.json["type"], want)
-	}
-	if got := res.json["status"]; got != float64(res.status) {
-		t.Errorf("status in the body = %v, on the wire %d", got, res.status)
-	}
-	if got := res.header.Get("X-Request-Id"); got == "" || got != res.json["correlation_id"] {
-		t.Errorf("X-Request-Id = %q, correlation_id = %v, want them equal", got, res.json["correlation_id"])
-	}
-	if got := res.header.Get("Cache-Control"); got != "no-store" {
-		t.Errorf("Cache-Control = %q, want no-store", got)
+	if err := apitest.Conforms(q.build(t), res.status, res.header, res.body); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"validator-gw/internal/api/apitest"
 	"validator-gw/internal/fallback"
 	"validator-gw/internal/secret"
 	"validator-gw/internal/settings"
@@ -216,6 +217,11 @@ func (b *bench) do(method, path, body string) answer {
 	a := answer{code: res.StatusCode, took: time.Since(began)}
 	text, err := io.ReadAll(res.Body)
 	if err != nil {
+		b.t.Error(err)
+	}
+	sent := req.Clone(b.t.Context())
+	sent.Body = io.NopCloser(strings.NewReader(body))
+	if err := apitest.Conforms(sent, res.StatusCode, res.Header, text); err != nil {
 		b.t.Error(err)
 	}
 	if res.StatusCode >= 400 {

@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"validator-gw/internal/api/apitest"
 )
 
 // wireAnswer is what a client reads of an answer (openapi.yaml, Answer).
@@ -112,6 +114,12 @@ func (w *world) do(req *http.Request) (code int, body wireAnswer, retryAfter tim
 	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
 	if err != nil {
+		return 0, body, 0, err
+	}
+	if req.GetBody != nil {
+		req.Body, _ = req.GetBody()
+	}
+	if err := apitest.Conforms(req, res.StatusCode, res.Header, text); err != nil {
 		return 0, body, 0, err
 	}
 	if res.StatusCode != http.StatusOK && res.StatusCode != http.StatusAccepted {
