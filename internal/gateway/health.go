@@ -2,19 +2,14 @@ package gateway
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"validator-gw/internal/api"
 	"validator-gw/internal/cache"
-	"validator-gw/internal/fallback"
 	"validator-gw/internal/verimail"
 )
 
@@ -116,53 +111,4 @@ func (h *health) Readiness() api.Readiness {
 		r.State = api.Starting
 	}
 	return r
-}
-
-// Summary tells a person what runs, one line a fact. It holds no secret and no URL that may carry one.
-func (g *Gateway) Summary() []string {
-	s := g.settings.Current()
-	lines := []string{fmt.Sprintf("validator-gw %s (%s)", g.cfg.Version, g.cfg.Mode)}
-	add := func(name, format string, args ...any) {
-		lines = append(lines, fmt.Sprintf("  %-9s %s", name, fmt.Sprintf(format, args...)))
-	}
-	if g.cfg.DatabaseURL == "" {
-		add("store", "SQLite in %s (one process; set DATABASE_URL for Postgres)", g.cfg.DataDir)
-	} else {
-		add("store", "Postgres")
-	}
-	if g.redis == nil {
-		add("cache", "in this process, %d entries (single node; set REDIS_URL to share)", s.Cache.L1Size)
-	} else {
-		add("cache", "in this process, %d entries, and Redis", s.Cache.L1Size)
-	}
-	add("upstream", "%s at %s", g.cfg.UpstreamProfile, g.client.Host())
-	add("limits", "%v to the upstream, burst %d; signup answers within %v; %d requests at a time",
-		s.Upstream.Rate, s.Upstream.Burst, s.Flows["signup"].Budget, s.Ingress.Concurrency)
-	add("listening", "http://%s (metrics http://%s/metrics)", g.lis.Addr(), g.mls.Addr())
-	if g.cfg.APIKey == "" {
-		add("keys", "none: everyone who reaches the address is let in")
-	}
-	for _, w := range s.Warnings() {
-		add("warning", "%s", w)
-	}
-	return lines
-}
-
-// final says that trying again can't help: credentials, database name, schema, server settings.
-func final(err error) bool {
-	if errors.Is(err, fallback.ErrSchema) || errors.Is(err, fallback.ErrWrongSecret) || errors.Is(err, fallback.ErrUnsafeServer) {
-		return true
-	}
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
-		switch pg.Code[:2] {
-		case "08", "53", "57": // connection, resources, shutting down or starting up
-			return false
-		}
-		return true
-	}
-	// What is neither the server's word nor the network's (a URL that can't be read, say) stays as it is.
-	var dial *net.OpError
-	var connect *pgconn.ConnectError
-	return !errors.As(err, &dial) && !errors.As(err, &connect) && !errors.Is(err, context.DeadlineExceeded)
 }

@@ -1,0 +1,144 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"validator-gw/internal/api"
+	"validator-gw/internal/settings"
+)
+
+// Stop's phases share one grace time, and each has a limit of its own, so that a part that hangs can't take what
+// the next one needs.
+const (
+	graceTime    = 14 * time.Second // under the 15 s that are promised
+	graceHTTP    = 5 * time.Second
+	graceFlights = 3 * time.Second
+)
+
+// Run serves until ctx ends, then stops in order: not ready, the HTTP requests in work, the loop (what it holds is
+// finished or given back), the checks in flight, what is to be written behind, the stores. It returns nil after a clean stop.
+func (g *Gateway) Run(ctx context.Context) error {
+	defer g.closeStores()
+	detached := context.WithoutCancel(ctx)
+	failed := make(chan error, 2)
+
+	server := api.Server(g.api.Handler(), g.log)
+	metrics := g.metricsServer()
+	serve := func(s *http.Server, l net.Listener) {
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			failed <- err
+		}
+	}
+	served := run(func() { serve(server, g.lis) }, func() { serve(metrics, g.mls) })
+	behindCtx, stopBehind := context.WithCancel(detached)
+	behind := run(func() { _ = g.cache.Run(behindCtx) })
+	loopCtx, stopLoop := context.WithCancel(detached)
+	loop := run(func() { _ = g.loop.Run(loopCtx) })
+	sideCtx, stopSide := context.WithCancel(detached)
+	side := run(func() { _ = g.settings.Run(sideCtx) }, func() { g.health.run(sideCtx) }, func() { g.followSettings(sideCtx) })
+
+	var fault error
+	select {
+	case <-ctx.Done():
+	case fault = <-failed:
+		g.log.ErrorContext(ctx, "server ended", "error", fault)
+	}
+
+	g.log.InfoContext(ctx, "stopping")
+	grace, cancel := context.WithTimeout(detached, graceTime)
+	defer cancel()
+	g.health.stop()
+	g.api.Drain()
+	if err := shutdown(grace, graceHTTP, server); err != nil {
+		g.log.WarnContext(ctx, "requests were still in work at the end of their grace time", "error", err)
+		_ = server.Close()
+	}
+	stopLoop()
+	<-loop // its own writes have time-outs
+	flights, cancelFlights := context.WithTimeout(grace, graceFlights)
+	defer cancelFlights()
+	if err := g.service.Close(flights); err != nil {
+		g.stopFlights() // calls that are on the wire are cut off; their rows are there
+		_ = g.service.Close(grace)
+	}
+	g.stopFlights()
+	stopBehind()
+	<-behind
+	stopSide()
+	<-side
+	_ = shutdown(grace, time.Second, metrics)
+	_ = metrics.Close()
+	<-served
+	g.log.InfoContext(ctx, "stopped")
+	return fault
+}
+
+// run starts each function and closes done when all have returned.
+func run(functions ...func()) (done <-chan struct{}) {
+	all := make(chan struct{})
+	left := make(chan struct{}, len(functions))
+	for _, f := range functions {
+		go func() {
+			f()
+			left <- struct{}{}
+		}()
+	}
+	go func() {
+		for range functions {
+			<-left
+		}
+		close(all)
+	}()
+	return all
+}
+
+func shutdown(ctx context.Context, limit time.Duration, s *http.Server) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return s.Shutdown(ctx)
+}
+
+func (g *Gateway) metricsServer() *http.Server {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(g.registry, promhttp.HandlerOpts{EnableOpenMetrics: true, Registry: g.registry,
+		MaxRequestsInFlight: 3, Timeout: 10 * time.Second}))
+	return api.Server(mux, g.log)
+}
+
+// followSettings hands on the settings that a part does not read by itself.
+func (g *Gateway) followSettings(ctx context.Context) {
+	tick := time.NewTicker(settings.PollInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			g.store.SetMaxOpen(int64(g.settings.Current().Queue.MaxOpen))
+		}
+	}
+}
+
+func (g *Gateway) closeStores() {
+	if g.stopFlights != nil {
+		g.stopFlights()
+	}
+	if g.client != nil {
+		g.client.Close()
+	}
+	if g.cache != nil {
+		g.cache.Close()
+	}
+	if g.redis != nil {
+		_ = g.redis.Close()
+	}
+	if g.store != nil {
+		g.store.Close()
+	}
+}
