@@ -55,7 +55,6 @@ func (p *program) serve(ctx context.Context, cfg *config, greeting func(api net.
 			Listener: api, MetricsListener: metrics, Log: log, Settings: live,
 		})
 		if err != nil {
-			err = errors.Join(err, api.Close(), metrics.Close())
 			if ctx.Err() != nil { // asked to stop, so what was not reached by then is no failure
 				return ctx.Err()
 			}

@@ -87,11 +87,15 @@ type Gateway struct {
 	registry    *prometheus.Registry
 	health      *health
 	stopFlights context.CancelFunc
+
+	server, metrics *http.Server
+	served          <-chan struct{} // both servers have ended
+	failed          chan error      // why one ended by itself
 }
 
-// New opens the stores and builds every part. A database that can't be reached is tried for a minute; wrong
-// credentials and a schema that does not fit end it at once. Close what it returns by running it; after an error
-// nothing is left open but the listeners, which stay the caller's.
+// New serves the listeners, opens the stores and builds every part. Until the store is open, requests are answered
+// "starting" and 503. A database that can't be reached is tried for a minute; wrong credentials and a schema that does
+// not fit end it at once. Close what it returns by running it; after an error everything is closed, the listeners too.
 func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	if deps.Rand == nil {
 		deps.Rand = rand.Float64
@@ -102,10 +106,23 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	g := &Gateway{cfg: cfg, log: deps.Log, settings: deps.Settings, lis: deps.Listener, mls: deps.MetricsListener, registry: prometheus.NewRegistry()}
 	defer func() {
 		if err != nil {
+			g.stopServing()
 			g.closeStores()
 		}
 	}()
 	g.registerProcess()
+	t := tunings{deps.Settings}
+	g.health = newHealth(g.storeKind(), g.registry)
+	front := &late{flow: t.flow}
+	var clients []api.Key
+	if cfg.APIKey != "" {
+		clients = []api.Key{{Name: ClientName, Key: cfg.APIKey}}
+	}
+	g.api, err = api.New(front, g.health, api.Config{Keys: clients, Log: deps.Log, Registerer: g.registry, Rand: deps.Rand})
+	if err != nil {
+		return nil, err
+	}
+	g.serve()
 	keys, err := deriveKeys(cfg.Secret, cfg.SecretPrevious)
 	if err != nil {
 		return nil, err
@@ -118,7 +135,6 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 			return nil, err
 		}
 	}
-	t := tunings{deps.Settings}
 	g.cache, err = cache.New(verdictStore{g.store}, cache.Config{Size: deps.Settings.Current().Cache.L1Size, Redis: g.redis, Tuning: t.cache,
 		Rand: deps.Rand, Log: deps.Log, Registerer: g.registry})
 	if err != nil {
@@ -146,15 +162,8 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	if err != nil {
 		return nil, err
 	}
-	g.health = newHealth(g.store, g.storeKind(), g.redis, g.client, g.registry)
-	var clients []api.Key
-	if cfg.APIKey != "" {
-		clients = []api.Key{{Name: ClientName, Key: cfg.APIKey}}
-	}
-	g.api, err = api.New(g.service, g.health, api.Config{Keys: clients, Log: deps.Log, Registerer: g.registry, Rand: deps.Rand})
-	if err != nil {
-		return nil, err
-	}
+	g.health.watch(g.store, g.redis, g.client)
+	front.service.Store(g.service)
 	return g, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -464,9 +465,16 @@ func TestFaultyStart(t *testing.T) {
 		text   string
 	}{
 		{"old schema", func(c *Config) { c.DatabaseURL = secret.Text(testenv.Postgres(t)) }, fallback.ErrSchema, "validator-gw migrate"},
-		{"wrong password", func(c *Config) {
-			c.DatabaseURL = secret.Text(strings.Replace(testenv.Postgres(t), "?", "nope?", 1) + "&dbname=does_not_exist")
-		}, nil, ""},
+		{"no such database", func(c *Config) {
+			u := databaseURL(t)
+			u.Path += "_is_not_there"
+			c.DatabaseURL = secret.Text(u.String())
+		}, nil, "3D000"},
+		{"wrong credentials", func(c *Config) {
+			u := databaseURL(t)
+			u.User = url.UserPassword("nobody_of_this_name", "wrong")
+			c.DatabaseURL = secret.Text(u.String())
+		}, nil, "SQLSTATE 28"},
 		{"short secret", func(c *Config) { c.Secret = []byte("short"); c.DataDir = t.TempDir() }, secret.ErrTooShort, "32 bytes"},
 		{"unknown profile", func(c *Config) { c.UpstreamProfile = "nobody"; c.DataDir = t.TempDir() }, nil, "nobody"},
 		{"bad redis url", func(c *Config) { c.RedisURL = "http://x"; c.DataDir = t.TempDir() }, nil, "redis://"},
@@ -476,10 +484,62 @@ func TestFaultyStart(t *testing.T) {
 			t.Parallel()
 			cfg := good
 			c.change(&cfg)
-			_, err := New(t.Context(), cfg, Deps{Settings: live})
+			log := &lockedBuffer{}
+			_, err := New(t.Context(), cfg, Deps{Settings: live, Listener: listen(t), MetricsListener: listen(t),
+				Log: slog.New(slog.NewTextHandler(log, nil))})
+			if strings.Contains(log.String(), "trying on") {
+				t.Error("it was tried again, want an end at once")
+			}
 			if err == nil || (c.want != nil && !errors.Is(err, c.want)) || !strings.Contains(err.Error(), c.text) {
 				t.Errorf("New = %v, want %v with %q", err, c.want, c.text)
 			}
 		})
+	}
+}
+
+func databaseURL(t *testing.T) *url.URL {
+	t.Helper()
+	u, err := url.Parse(testenv.Postgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+// TestStartWithoutDatabase: while the database can't be reached nothing hangs: alive, not ready, and 503 for what needs it.
+func TestStartWithoutDatabase(t *testing.T) {
+	t.Parallel()
+	dead := listen(t)
+	at := dead.Addr().String()
+	_ = dead.Close()
+	cfg := Config{UpstreamURL: "http://127.0.0.1:1", UpstreamKey: "k", UpstreamProfile: "verimail_v3", Secret: bytes.Repeat([]byte{7}, 32),
+		DatabaseURL: secret.Text("postgres://u:p@" + at + "/d")}
+	lis := listen(t)
+	b := &bench{t: t, url: "http://" + lis.Addr().String()}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := New(ctx, cfg, Deps{Settings: settings.NewLive(settings.Default(), "", nil, nil), Listener: lis, MetricsListener: listen(t)})
+		ended <- err
+	}()
+	for _, c := range []struct {
+		method, path, body string
+		code               int
+	}{
+		{http.MethodGet, "/livez", "", 200},
+		{http.MethodGet, "/readyz", "", 503},
+		{http.MethodPost, "/validate", `{"email":"ana@example.com"}`, 503},
+		{http.MethodGet, "/status/01a22cc6-b6d8-7448-864e-fac0ea95d656", "", 503},
+	} {
+		if a := b.do(c.method, c.path, c.body); a.code != c.code {
+			t.Errorf("%s %s: %d, want %d", c.method, c.path, a.code, c.code)
+		}
+	}
+	cancel()
+	if err := <-ended; err == nil {
+		t.Error("New = nil, want an error: there is no database")
+	}
+	if _, err := http.Get(b.url + "/livez"); err == nil {
+		t.Error("the listener is open after New failed")
 	}
 }

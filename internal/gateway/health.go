@@ -34,11 +34,16 @@ type health struct {
 	redisUp  atomic.Bool
 }
 
-func newHealth(s store, kind string, r *cache.Redis, c *verimail.Client, reg prometheus.Registerer) *health {
-	h := &health{store: s, kind: kind, redis: r, client: c, up: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "validator_gw",
+func newHealth(kind string, reg prometheus.Registerer) *health {
+	h := &health{kind: kind, up: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "validator_gw",
 		Name: "dependency_up", Help: "1 when the last probe was answered."}, []string{"dependency"})}
 	reg.MustRegister(h.up)
 	return h
+}
+
+// watch says what to look at. Call it before run.
+func (h *health) watch(s store, r *cache.Redis, c *verimail.Client) {
+	h.store, h.redis, h.client = s, r, c
 }
 
 // run probes until ctx ends.
@@ -83,6 +88,9 @@ func (h *health) stop() { h.stopping.Store(true) }
 // Readiness implements what package api asks for. Only starting and stopping are "not ready": with a part down,
 // cached and local answers go on.
 func (h *health) Readiness() api.Readiness {
+	if !h.started.Load() { // the parts are not there yet
+		return api.Readiness{State: api.Starting}
+	}
 	r := api.Readiness{State: api.Ready}
 	part := func(name string, up bool, note string) {
 		p := api.Part{Name: name, Status: api.Up, Note: note}
@@ -104,11 +112,8 @@ func (h *health) Readiness() api.Readiness {
 		note += ", " + string(s.Reason)
 	}
 	part("upstream", !s.Closed, note)
-	switch {
-	case h.stopping.Load():
+	if h.stopping.Load() {
 		r.State = api.Stopping
-	case !h.started.Load():
-		r.State = api.Starting
 	}
 	return r
 }

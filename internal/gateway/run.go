@@ -26,16 +26,6 @@ const (
 func (g *Gateway) Run(ctx context.Context) error {
 	defer g.closeStores()
 	detached := context.WithoutCancel(ctx)
-	failed := make(chan error, 2)
-
-	server := api.Server(g.api.Handler(), g.log)
-	metrics := g.metricsServer()
-	serve := func(s *http.Server, l net.Listener) {
-		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			failed <- err
-		}
-	}
-	served := run(func() { serve(server, g.lis) }, func() { serve(metrics, g.mls) })
 	behindCtx, stopBehind := context.WithCancel(detached)
 	behind := run(func() { _ = g.cache.Run(behindCtx) })
 	loopCtx, stopLoop := context.WithCancel(detached)
@@ -46,7 +36,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	var fault error
 	select {
 	case <-ctx.Done():
-	case fault = <-failed:
+	case fault = <-g.failed:
 		g.log.ErrorContext(ctx, "server ended", "error", fault)
 	}
 
@@ -55,9 +45,9 @@ func (g *Gateway) Run(ctx context.Context) error {
 	defer cancel()
 	g.health.stop()
 	g.api.Drain()
-	if err := shutdown(grace, graceHTTP, server); err != nil {
+	if err := shutdown(grace, graceHTTP, g.server); err != nil {
 		g.log.WarnContext(ctx, "requests were still in work at the end of their grace time", "error", err)
-		_ = server.Close()
+		_ = g.server.Close()
 	}
 	stopLoop()
 	<-loop // its own writes have time-outs
@@ -72,11 +62,34 @@ func (g *Gateway) Run(ctx context.Context) error {
 	<-behind
 	stopSide()
 	<-side
-	_ = shutdown(grace, time.Second, metrics)
-	_ = metrics.Close()
-	<-served
+	_ = shutdown(grace, time.Second, g.metrics)
+	g.stopServing()
 	g.log.InfoContext(ctx, "stopped")
 	return fault
+}
+
+// serve begins to serve both listeners.
+func (g *Gateway) serve() {
+	g.failed = make(chan error, 2)
+	g.server, g.metrics = api.Server(g.api.Handler(), g.log), g.metricsServer()
+	one := func(s *http.Server, l net.Listener) {
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			g.failed <- err
+		}
+	}
+	g.served = run(func() { one(g.server, g.lis) }, func() { one(g.metrics, g.mls) })
+}
+
+// stopServing closes what is left of the servers, or the listeners when nobody served them yet.
+func (g *Gateway) stopServing() {
+	if g.server == nil {
+		_ = g.lis.Close()
+		_ = g.mls.Close()
+		return
+	}
+	_ = g.server.Close()
+	_ = g.metrics.Close()
+	<-g.served
 }
 
 // run starts each function and closes done when all have returned.

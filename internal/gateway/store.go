@@ -44,17 +44,20 @@ type store interface {
 // connectFor is how long a database that can't be reached is tried at the start.
 const connectFor = time.Minute
 
+// openTimeout bounds one try.
+const openTimeout = 15 * time.Second
+
 func (g *Gateway) openStore(ctx context.Context, sealer *secret.Sealer, rand func() float64) (store, error) {
 	maxOpen := int64(g.settings.Current().Queue.MaxOpen)
 	if g.cfg.DatabaseURL == "" {
 		return opened(fallback.OpenSQLite(ctx, fallback.SQLiteConfig{Path: filepath.Join(g.cfg.DataDir, "validator-gw.db"), Sealer: sealer,
 			MaxOpen: maxOpen, Rand: rand, Registerer: g.registry}))
 	}
-	ctx, cancel := context.WithTimeout(ctx, connectFor)
-	defer cancel()
+	// The minute bounds the trying and not a migration that is under way.
+	end := time.Now().Add(connectFor)
 	for wait := 250 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		s, err := g.openPostgres(ctx, sealer, maxOpen)
-		if err == nil || final(err) || ctx.Err() != nil {
+		if err == nil || final(err) || ctx.Err() != nil || time.Until(end) < wait {
 			return s, err
 		}
 		g.log.WarnContext(ctx, "database can't be reached; trying on for a minute at most", "error", err)
@@ -72,6 +75,8 @@ func (g *Gateway) openPostgres(ctx context.Context, sealer *secret.Sealer, maxOp
 			return nil, fmt.Errorf("migrate: %w", err)
 		}
 	}
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
 	return opened(fallback.OpenPostgres(ctx, fallback.PostgresConfig{URL: g.cfg.DatabaseURL, Sealer: sealer, MaxOpen: maxOpen,
 		AllowUnsafe: g.cfg.AllowUnsafe, Registerer: g.registry}))
 }

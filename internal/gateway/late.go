@@ -1,0 +1,46 @@
+package gateway
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"validator-gw/internal/validate"
+)
+
+// late is the validator of an edge that serves from the first moment on: until the store is open, everything that
+// needs it is answered with validate.ErrUnavailable (503 and when to come again), instead of hanging.
+type late struct {
+	service atomic.Pointer[validate.Service]
+	flow    func(name string) (validate.Flow, bool)
+}
+
+// Validate implements what package api asks for.
+func (l *late) Validate(ctx context.Context, r validate.Request) (validate.Answer, error) {
+	if s := l.service.Load(); s != nil {
+		return s.Validate(ctx, r)
+	}
+	return validate.Answer{}, validate.ErrUnavailable
+}
+
+// Status implements what package api asks for.
+func (l *late) Status(ctx context.Context, q validate.Inquiry) (validate.Answer, error) {
+	if s := l.service.Load(); s != nil {
+		return s.Status(ctx, q)
+	}
+	return validate.Answer{}, validate.ErrUnavailable
+}
+
+// Wait implements what package api asks for.
+func (l *late) Wait(ctx context.Context, q validate.Inquiry, d time.Duration) (validate.Answer, error) {
+	if s := l.service.Load(); s != nil {
+		return s.Wait(ctx, q, d)
+	}
+	return validate.Answer{}, validate.ErrUnavailable
+}
+
+// HasFlow implements what package api asks for.
+func (l *late) HasFlow(name string) bool {
+	_, ok := l.flow(name)
+	return ok
+}
