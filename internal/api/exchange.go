@@ -184,12 +184,15 @@ func (a *API) log(x *exchange, r *http.Request, took time.Duration) {
 	a.config.Log.LogAttrs(ctx, level, "request", attrs...)
 }
 
+// minToken is the least length of a token that is looked for in a request's name: a shorter one that is no key would be found by chance.
+const minToken = 16
+
 // requestID returns the caller's name for the request if it can be used, else a new one. A name that holds a key is not
 // used: it would be logged.
 func (a *API) requestID(r *http.Request) string {
 	if v := r.Header["X-Request-Id"]; len(v) == 1 && isRequestID(v[0]) {
 		token, sent := bearer(r)
-		holds := sent && strings.Contains(v[0], token)
+		holds := sent && len(token) >= minToken && strings.Contains(v[0], token)
 		if _, known := a.client(v[0]); !known && !holds {
 			return v[0]
 		}

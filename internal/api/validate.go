@@ -14,13 +14,6 @@ import (
 	"validator-gw/internal/verdict"
 )
 
-// The bounds of X-Request-Timeout-Ms, to which it is clamped. Below the lower one an upstream call can't fit, above the
-// upper one an answer could take more than a second on the wire.
-const (
-	minTimeout = 300 * time.Millisecond
-	maxTimeout = 950 * time.Millisecond
-)
-
 // MaxWait is the longest that GET /status waits for a final answer.
 const MaxWait = 30 * time.Second
 
@@ -37,7 +30,7 @@ func (a *API) ValidateAddress(w http.ResponseWriter, r *http.Request, params ope
 		a.refuse(x, p)
 		return
 	}
-	req := validate.Request{Raw: *body.email, Client: x.client, RequestID: x.id}
+	req := validate.Request{Raw: *body.email, Client: x.client}
 	if body.flow != nil && *body.flow != "" {
 		if !a.validator.HasFlow(*body.flow) {
 			a.refuse(x, unknownFlow.plain())
@@ -76,7 +69,7 @@ func (a *API) ValidateAddress(w http.ResponseWriter, r *http.Request, params ope
 
 // clampTimeout turns milliseconds into a budget within the bounds. It compares before it multiplies: any number comes.
 func clampTimeout(ms int) time.Duration {
-	return time.Duration(min(max(ms, int(minTimeout.Milliseconds())), int(maxTimeout.Milliseconds()))) * time.Millisecond
+	return time.Duration(min(max(ms, int(validate.MinBudget.Milliseconds())), int(validate.MaxBudget.Milliseconds()))) * time.Millisecond
 }
 
 // GetStatus answers GET /status/{id}.

@@ -100,7 +100,7 @@ func TestRequestReachesTheValidator(t *testing.T) {
 		b.do(t, request{body: c.body, header: map[string]string{
 			"X-Request-Timeout-Ms": c.timeout, "X-Request-Id": "signup-1"}})
 		want := []validate.Request{{
-			Raw: "ana@example.com", Flow: c.flow, Client: "backend", Budget: c.budget, RequestID: "signup-1",
+			Raw: "ana@example.com", Flow: c.flow, Client: "backend", Budget: c.budget,
 		}}
 		if diff := cmp.Diff(want, b.desk.asked); diff != "" {
 			t.Errorf("%s: asked of the validator:\n%s", c.name, diff)

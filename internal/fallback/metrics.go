@@ -9,7 +9,7 @@ import (
 
 // operations is the closed set of the label "operation".
 var operations = []string{
-	"record", "lookup", "review", "verdict", "watchers", "claim", "heartbeat", "give_back", "settle", "settle_open",
+	"record", "lookup", "review", "verdict", "watch", "watchers", "claim", "heartbeat", "give_back", "settle", "settle_open",
 	"postpone", "kill", "hasten", "put_verdicts", "stats", "sweep", "ping",
 }
 

@@ -261,6 +261,21 @@ func (s *Postgres) Verdict(ctx context.Context, id string) (_ Stored, err error)
 	return Stored{Fingerprint: normalize.Fingerprint(fp), Verdict: *v}, nil
 }
 
+// Watch adds one who waits for a review, open or ended. A watcher that is known, and an id that is none of a review,
+// change nothing.
+func (s *Postgres) Watch(ctx context.Context, id string, w Watcher) (err error) {
+	const watch = `INSERT INTO review_watchers (review_id, client, flow, callback)
+SELECT id, $2, $3, $4 FROM reviews WHERE id = $1 ON CONFLICT DO NOTHING`
+	defer s.metrics.observe("watch", time.Now(), &err)
+	if id = canonicalID(id); id == "" {
+		return nil
+	}
+	if _, err := s.record.exec(ctx, watch, id, w.Client, w.Flow, w.Callback); err != nil {
+		return fmt.Errorf("watch: %w", err)
+	}
+	return nil
+}
+
 // Watchers returns who waits for a review, in no order. An unknown id has none.
 func (s *Postgres) Watchers(ctx context.Context, id string) (_ []Watcher, err error) {
 	const selectWatchers = `SELECT client, flow, callback FROM review_watchers WHERE review_id = $1`

@@ -206,6 +206,24 @@ func (s *SQLite) Verdict(ctx context.Context, id string) (_ Stored, err error) {
 	return Stored{Fingerprint: normalize.Fingerprint(fp), Verdict: *v}, nil
 }
 
+// Watch: see [Postgres.Watch].
+func (s *SQLite) Watch(ctx context.Context, id string, w Watcher) (err error) {
+	const watch = `INSERT INTO review_watchers (review_id, client, flow, callback)
+SELECT id, ?, ?, ? FROM reviews WHERE id = ? ON CONFLICT DO NOTHING`
+	defer s.metrics.observe("watch", time.Now(), &err)
+	if id = canonicalID(id); id == "" {
+		return nil
+	}
+	err = s.writer.do(ctx, func(ctx context.Context, tx *tx) error {
+		_, err := tx.ExecContext(ctx, watch, w.Client, w.Flow, w.Callback, id)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("watch: %w", err)
+	}
+	return nil
+}
+
 // Watchers: see [Postgres.Watchers].
 func (s *SQLite) Watchers(ctx context.Context, id string) (_ []Watcher, err error) {
 	const selectWatchers = `SELECT client, flow, callback FROM review_watchers WHERE review_id = ?`

@@ -25,6 +25,7 @@ type store interface {
 	SettleOpen(ctx context.Context, fp normalize.Fingerprint, v verdict.Verdict, trail []verdict.Attempt) (string, bool, error)
 	Review(ctx context.Context, id string) (fallback.Review, error)
 	Verdict(ctx context.Context, id string) (fallback.Stored, error)
+	Watch(ctx context.Context, id string, w fallback.Watcher) error
 	Watchers(ctx context.Context, id string) ([]fallback.Watcher, error)
 	Claim(ctx context.Context, r fallback.ClaimRequest) (fallback.ClaimResult, error)
 	Heartbeat(ctx context.Context, id string, token int64, lease time.Duration) error

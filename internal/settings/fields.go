@@ -144,9 +144,9 @@ func fieldsOf(flows map[string]Flow) []field {
 			"Failures in a row open it only when they span at least this."),
 
 		at("upstream.rate", rates(), func(x *S) *Rate { return &x.Upstream.Rate },
-			"Calls to the upstream, over all replicas."),
+			"Calls to the upstream by one process: divide what was agreed by the number of replicas."),
 		at("upstream.burst", counts(1, maxRate), func(x *S) *int { return &x.Upstream.Burst },
-			"Calls at once, over all replicas."),
+			"Calls at once by one process."),
 		at("upstream.interactive_reserve", shares(1), func(x *S) *float64 { return &x.Upstream.InteractiveReserve },
 			"Share of the burst that the loop and backfills leave to people who wait."),
 		at("upstream.background_floor", shares(1), func(x *S) *float64 { return &x.Upstream.BackgroundFloor },

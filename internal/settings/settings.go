@@ -102,7 +102,7 @@ type Breaker struct {
 	MinSpan time.Duration
 }
 
-// Upstream is our own limit towards the upstream, for the whole fleet but for MaxInFlight.
+// Upstream is our own limit towards the upstream, for one process.
 type Upstream struct {
 	Rate  Rate
 	Burst int

@@ -47,8 +47,6 @@ type Request struct {
 	Callback string
 	// Budget caps the flow's budget; 0 means the flow's own. Clamped to 300-950 ms.
 	Budget time.Duration
-	// RequestID is the X-Request-Id, for log lines.
-	RequestID string
 }
 
 // Inquiry asks how a check stands.

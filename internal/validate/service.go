@@ -37,7 +37,8 @@ const (
 	settleTimeout = 2 * time.Second
 )
 
-// Bounds of a request's own budget.
+// Bounds of a request's own budget. Below the lower one an upstream call can't fit; above the upper one an answer could
+// take more than a second on the wire.
 const (
 	MinBudget = 300 * time.Millisecond
 	MaxBudget = 950 * time.Millisecond
@@ -65,6 +66,7 @@ type store interface {
 	SettleOpen(ctx context.Context, fp normalize.Fingerprint, v verdict.Verdict, trail []verdict.Attempt) (string, bool, error)
 	Review(ctx context.Context, id string) (fallback.Review, error)
 	Verdict(ctx context.Context, id string) (fallback.Stored, error)
+	Watch(ctx context.Context, id string, w fallback.Watcher) error
 	Watchers(ctx context.Context, id string) ([]fallback.Watcher, error)
 }
 
@@ -179,8 +181,9 @@ func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow
 	}
 	fp := s.prints.Of(addr)
 	who := asker{addr: addr, fp: fp, policy: flow.Policy}
+	watcher := fallback.Watcher{Client: req.Client, Flow: req.Flow, Callback: req.Callback}
 	if k, ok := s.cache.Local(fp); ok && k.Fresh(start) {
-		return s.known(who, k, verdict.FromCache), nil
+		return s.watched(ctx, s.known(who, k, verdict.FromCache), watcher), nil
 	}
 	leave, err := s.admit.Enter(ctx)
 	if err != nil {
@@ -217,13 +220,13 @@ func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow
 		}
 		a := s.known(who, k, source)
 		a.Backoff = out.Backoff
-		return a, nil
+		return s.watched(ctx, a, watcher), nil
 	case stale != nil:
 		return s.known(who, verdict.Cached{Verdict: stale}, verdict.FromCache), nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, max(writeTimeout, time.Until(start.Add(budget-slack))))
 	defer cancel()
-	return s.recorded(ctx, who, c, out, fallback.Watcher{Client: req.Client, Flow: req.Flow, Callback: req.Callback})
+	return s.recorded(ctx, who, c, out, watcher)
 }
 
 // recorded answers with a durable row, or with the verdict when it comes in the last moment. ctx has the deadline
@@ -463,6 +466,7 @@ func (s *Service) record(ctx context.Context, c *check, out verdict.Outcome, w f
 		return r.review, c.known.Verdict, r.err // the answer may have come meanwhile, and needs no row
 	}
 	s.metrics.arrived(r.review.Reason)
+	s.waits.watch(r.review.ID, w)
 	s.cache.Mark(c.fp, s.markerOf(r.review))
 	s.cfg.Recorded(r.review.NextCheckAt)
 	c.mu.Lock()

@@ -158,6 +158,56 @@ func (s *Service) Wait(ctx context.Context, q Inquiry, d time.Duration) (Answer,
 type waits struct {
 	mu sync.Mutex
 	m  map[string]*wait
+	// watched are the watchers that the store is known to have; it is emptied when it is full, which costs a write each.
+	watched map[watch]struct{}
+}
+
+// watch is one who waits for one review.
+type watch struct {
+	id string
+	w  fallback.Watcher
+}
+
+// maxWatched bounds what is remembered of watchers.
+const maxWatched = 10_000
+
+// watch remembers a watcher that is in the store, and says whether it was known.
+func (w *waits) watch(id string, by fallback.Watcher) (known bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	key := watch{id, by}
+	if _, known = w.watched[key]; known {
+		return true
+	}
+	if w.watched == nil || len(w.watched) >= maxWatched {
+		w.watched = make(map[watch]struct{})
+	}
+	w.watched[key] = struct{}{}
+	return false
+}
+
+func (w *waits) unwatch(id string, by fallback.Watcher) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.watched, watch{id, by})
+}
+
+// watched makes sure that the store knows who got an answer on which flows may decide differently: a pending one, or an
+// unresolved one. If it can't, the answer stands, and a later status is decided by the default flow.
+func (s *Service) watched(ctx context.Context, a Answer, w fallback.Watcher) Answer {
+	if a.Status != verdict.NeedsReview && a.Status != verdict.Unresolved {
+		return a
+	}
+	if s.waits.watch(a.ID, w) {
+		return a
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	if err := s.store.Watch(ctx, a.ID, w); err != nil {
+		s.waits.unwatch(a.ID, w)
+		s.cfg.Log.WarnContext(ctx, "watcher was not written", "id", a.ID, "error", err)
+	}
+	return a
 }
 
 type wait struct {

@@ -444,10 +444,15 @@ func TestStatusIsDecidedByTheCallersOwnFlow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		// A second client gets the review's marker, and is one who waits all the same.
+		if b, err := s.service.Validate(t.Context(), validate.Request{Raw: "ana@example.com", Client: "clinic", Flow: "high_risk"}); err != nil || b.ID != a.ID {
+			t.Fatalf("the second: %s, %v, want the same review", b.ID, err)
+		}
 		for _, c := range []struct {
 			q    validate.Inquiry
 			want validate.Decision
 		}{
+			{validate.Inquiry{ID: a.ID, Client: "clinic"}, validate.Hold},
 			{validate.Inquiry{ID: a.ID, Client: "bank"}, validate.Hold},
 			{validate.Inquiry{ID: a.ID, Client: "shop"}, validate.AcceptPending},
 			{validate.Inquiry{ID: a.ID, Client: "bank", Flow: "signup"}, validate.AcceptPending},

@@ -12,7 +12,7 @@ import (
 // so every wait is one that the gateway chose: there is nothing to forgive.
 const slack = 0
 
-// wireMax bounds every answer, whatever was asked for (DESIGN 3).
+// wireMax bounds every answer, whatever was asked for (README: the form never waits).
 const wireMax = time.Second
 
 // promises are the checks of a ledger. Each returns what breaks it.
@@ -128,7 +128,7 @@ func (l *ledger) checkEnds() (broken []string) {
 	return broken
 }
 
-// said is what each of the provider's words means (UPSTREAM 3.3); a word that is not here is no verdict.
+// said is what each of the provider's words means (verimail.io, docs/results); a word that is not here is no verdict.
 var said = map[string]word{
 	"deliverable": {"valid", "mailbox_accepted"},
 	"hardbounce":  {"invalid", "mailbox_not_found"},
@@ -142,7 +142,7 @@ var transient = map[string]string{
 	"softbounce": "mailbox_temp_rejected", "undeliverable": "mx_unreachable", "unknown": "verifier_error",
 }
 
-// How many useless answers a review takes before it is given up (DESIGN 5).
+// How many useless answers a review takes before it is given up (fallback.MaxAttempts, MaxUnusable).
 const (
 	mailboxAnswers  = 4 // the first, and one after each of 10 min, 6 h, 3 d
 	unusableAnswers = 8
@@ -229,7 +229,7 @@ func unfounded(w word, checked, got time.Time, kind string, calls []simulator.Ca
 	return ""
 }
 
-// decides is the default policy (UPSTREAM 3.4 as DESIGN 2 has it).
+// decides is the default policy (README, "What an answer means").
 func decides(w word, flow string) string {
 	switch {
 	case w.status == "valid":
@@ -265,7 +265,7 @@ func (l *ledger) byAddress() map[string][]simulator.Call {
 
 // checkBills walks through each address's billed calls. What the one before brought says how soon there may be another:
 //
-//	a verdict                 not within its freshness (the table in DESIGN 2, less 10 %)
+//	a verdict                 not within its freshness (docs/settings.md, cache.*, less 10 %)
 //	the mailbox's side        not before the ladder's next step: 10 min, 6 h, 3 d; after the fourth 24 h less 10 %
 //	an unusable answer        not within the least life of a marker, 30 s; after the eighth its review is dead, and
 //	                          whoever asks then, asks anew
@@ -358,7 +358,7 @@ func (b *bills) add(c simulator.Call, kind string, fault simulator.Fault) {
 // peak is the highest burst that the upstream saw over the gateway's rate.
 func (l *ledger) peak() float64 { return simulator.PeakBurst(l.calls, l.rate) }
 
-// checkRate: DESIGN 8 lets the upstream see 50 ms of the rate more than was granted, for the wire; here the wire takes
+// checkRate: over a real wire the upstream may see 50 ms of the rate more than was granted; here the wire takes
 // no time, so the bound is that of the grants. A hundredth is for the rounding of sums.
 func (l *ledger) checkRate() []string {
 	if peak := l.peak(); peak > float64(l.burst)+0.01 {

@@ -35,7 +35,7 @@ const (
 const (
 	calm    = 30 * time.Minute    // healthy, gateway running, after people have gone
 	longest = 12 * 24 * time.Hour // from the beginning until every id has ended
-	stopMax = 15 * time.Second    // a stop, as is promised (DESIGN 6)
+	stopMax = 15 * time.Second    // a stop, as the README promises
 )
 
 // world is one gateway, its upstream and its clients, in a bubble.

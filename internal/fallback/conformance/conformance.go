@@ -24,6 +24,7 @@ type Store interface {
 	Lookup(ctx context.Context, fp normalize.Fingerprint) (fallback.Found, error)
 	Review(ctx context.Context, id string) (fallback.Review, error)
 	Verdict(ctx context.Context, id string) (fallback.Stored, error)
+	Watch(ctx context.Context, id string, w fallback.Watcher) error
 	Watchers(ctx context.Context, id string) ([]fallback.Watcher, error)
 	PutVerdicts(ctx context.Context, batch []fallback.Stored) error
 

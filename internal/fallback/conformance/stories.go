@@ -122,10 +122,16 @@ func recordJoins(t *testing.T, b Bed) {
 	third.Watcher.Callback = "forms"
 	record(t, b, third)
 
+	fourth := fallback.Watcher{Client: "web", Flow: "high_risk"}
+	for range 2 {
+		must(t, "Watch", b.Watch(t.Context(), first.ID, fourth))
+	}
+	must(t, "Watch of no review", b.Watch(t.Context(), "01989f6e-0000-7000-8000-000000000001", fourth))
+
 	watchers, err := b.Watchers(t.Context(), first.ID)
 	must(t, "Watchers", err)
 	slices.SortFunc(watchers, func(a, b fallback.Watcher) int { return strings.Compare(a.Client+a.Callback, b.Client+b.Callback) })
-	if want := []fallback.Watcher{first.Watcher, second.Watcher, third.Watcher}; !cmp.Equal(watchers, want) {
+	if want := []fallback.Watcher{first.Watcher, second.Watcher, third.Watcher, fourth}; !cmp.Equal(watchers, want) {
 		t.Errorf("Watchers = %v, want each once: %v", watchers, want)
 	}
 	if c := claimOne(t, b); c.Priority != fallback.PriorityInteractive {
