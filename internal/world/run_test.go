@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,6 +50,8 @@ type world struct {
 	log    logBuffer
 	client *http.Client
 	people sync.WaitGroup
+	// answers counts what the clients read.
+	answers atomic.Int64
 
 	sim     *simulator.Simulator
 	simLis  *pipes
