@@ -284,11 +284,14 @@ func (s *Service) newCheck(fp normalize.Fingerprint, addr normalize.Address, id 
 	return &check{fp: fp, addr: addr, id: id, started: time.Now(), records: make(map[fallback.Watcher]*recording)}
 }
 
-// claim says that the loop holds the row of this check.
-func (c *check) claim() {
+// claim says that the loop holds the row of this check. It returns whether a person's row counts the answer already,
+// since that was written before the loop came.
+func (c *check) claim() (counted bool) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	counted = c.counted && !c.claimed
 	c.claimed = true
-	c.mu.Unlock()
+	return counted
 }
 
 func (c *check) name() string {
@@ -561,7 +564,7 @@ func (s *Service) Recheck(ctx context.Context, claim fallback.Claim) verdict.Out
 	if err != nil {
 		return cutOff()
 	}
-	f.Value().claim()
+	counted := f.Value().claim()
 	select {
 	case <-f.Done():
 	case <-ctx.Done():
@@ -575,7 +578,23 @@ func (s *Service) Recheck(ctx context.Context, claim fallback.Claim) verdict.Out
 		// Joined a person's flight, which ended on a marker: the row itself. Nothing was asked; come again soon.
 		return cutOff()
 	}
+	if counted && out.Cause != verdict.CauseUpstream {
+		// Counted once is enough, and the time that the answer asks for still holds.
+		step := claim.Attempts
+		if out.Cause == verdict.CauseUnusable {
+			step = claim.Unusable
+		}
+		out.NotBefore = later(out.NotBefore, time.Now().Add(fallback.CheckIn(out.Cause, step)))
+		out.Cause = verdict.CauseUpstream
+	}
 	return out
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // cutOff is the outcome of a check that was not made.
