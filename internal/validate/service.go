@@ -584,17 +584,12 @@ func (s *Service) Recheck(ctx context.Context, claim fallback.Claim) verdict.Out
 		if out.Cause == verdict.CauseUnusable {
 			step = claim.Unusable
 		}
-		out.NotBefore = later(out.NotBefore, time.Now().Add(fallback.CheckIn(out.Cause, step)))
+		if next := time.Now().Add(fallback.CheckIn(out.Cause, step)); next.After(out.NotBefore) {
+			out.NotBefore = next
+		}
 		out.Cause = verdict.CauseUpstream
 	}
 	return out
-}
-
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
 }
 
 // cutOff is the outcome of a check that was not made.
