@@ -5,6 +5,7 @@
 package ratelimit
 
 import (
+	"context"
 	"sync"
 	"time"
 )
@@ -52,36 +53,40 @@ func empty(now time.Time, s share) time.Time {
 }
 
 // TakeInteractive asks for one grant that may start within maxWait. When granted, the slot is booked: sleep
-// wait, then go. A refusal books nothing.
-func (l *Local) TakeInteractive(maxWait time.Duration) (wait time.Duration, ok bool) {
+// wait, then go. A refusal books nothing. notBefore is always zero: in one process the caller's own gate is enough.
+func (l *Local) TakeInteractive(_ context.Context, maxWait time.Duration) (wait time.Duration, notBefore time.Time, ok bool) {
 	now := time.Now()
 	lim, main, _ := l.shares()
 	if lim.Rate < minRate {
-		return 0, false
+		return 0, time.Time{}, false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return take(&l.main, now, main, 0, maxWait)
+	wait, ok = take(&l.main, now, main, 0, maxWait)
+	return wait, time.Time{}, ok
 }
 
 // TakeBackground asks for one grant at once: from what lies above the reserve, else from the floor.
-func (l *Local) TakeBackground() bool {
+func (l *Local) TakeBackground(context.Context) (notBefore time.Time, ok bool) {
 	now := time.Now()
 	lim, main, floor := l.shares()
 	if lim.Rate < minRate {
-		return false
+		return time.Time{}, false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, ok := take(&l.main, now, main, lim.Reserve*main.burst, 0); ok {
-		return true
+		return time.Time{}, true
 	}
 	if floor.rate <= 0 {
-		return false
+		return time.Time{}, false
 	}
-	_, ok := take(&l.floor, now, floor, 0, 0)
-	return ok
+	_, ok = take(&l.floor, now, floor, 0, 0)
+	return time.Time{}, ok
 }
+
+// Hold does nothing: there is nobody else to tell.
+func (l *Local) Hold(context.Context, time.Duration) {}
 
 // share is one bucket's part of the limits; its burst need not be whole.
 type share struct{ rate, burst float64 }

@@ -15,13 +15,13 @@ func TestLocalStartsEmptyAndFills(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLocal(limits(Limits{Rate: 10, Burst: 5}))
-		if _, ok := l.TakeInteractive(0); ok {
+		if _, _, ok := l.TakeInteractive(t.Context(), 0); ok {
 			t.Fatal("a new bucket granted at once, want it to start empty")
 		}
 		time.Sleep(time.Second)
 		got := 0
 		for {
-			if _, ok := l.TakeInteractive(0); !ok {
+			if _, _, ok := l.TakeInteractive(t.Context(), 0); !ok {
 				break
 			}
 			got++
@@ -39,12 +39,12 @@ func TestLocalBooksWithinTheWait(t *testing.T) {
 		time.Sleep(time.Second)
 		wantWaits := []time.Duration{0, 50 * time.Millisecond, 100 * time.Millisecond}
 		for i, want := range wantWaits {
-			wait, ok := l.TakeInteractive(100 * time.Millisecond)
+			wait, _, ok := l.TakeInteractive(t.Context(), 100*time.Millisecond)
 			if !ok || wait != want {
 				t.Errorf("grant %d: wait %v, %v, want %v, true", i, wait, ok, want)
 			}
 		}
-		if _, ok := l.TakeInteractive(100 * time.Millisecond); ok {
+		if _, _, ok := l.TakeInteractive(t.Context(), 100*time.Millisecond); ok {
 			t.Error("a grant beyond the wait was booked")
 		}
 	})
@@ -56,12 +56,15 @@ func TestBackgroundLeavesTheReserve(t *testing.T) {
 		l := NewLocal(limits(Limits{Rate: 10, Burst: 10, Reserve: 0.5}))
 		time.Sleep(time.Minute)
 		background := 0
-		for l.TakeBackground() {
+		for {
+			if _, ok := l.TakeBackground(t.Context()); !ok {
+				break
+			}
 			background++
 		}
 		interactive := 0
 		for {
-			if _, ok := l.TakeInteractive(0); !ok {
+			if _, _, ok := l.TakeInteractive(t.Context(), 0); !ok {
 				break
 			}
 			interactive++
@@ -78,8 +81,8 @@ func TestInteractiveFloodLeavesTheFloor(t *testing.T) {
 		l := NewLocal(limits(Limits{Rate: 20, Burst: 20, Reserve: 0.5, Floor: 0.1}))
 		background := 0
 		for range 60_000 { // a minute of a flood of 1,000 a second
-			l.TakeInteractive(0)
-			if l.TakeBackground() {
+			l.TakeInteractive(t.Context(), 0)
+			if _, ok := l.TakeBackground(t.Context()); ok {
 				background++
 			}
 			time.Sleep(time.Millisecond)
@@ -108,10 +111,10 @@ func TestNeverOverRate(t *testing.T) {
 			for i, gap := range gaps {
 				time.Sleep(time.Duration(gap) * time.Millisecond)
 				if background[i] {
-					if l.TakeBackground() {
+					if _, ok := l.TakeBackground(t.Context()); ok {
 						grants = append(grants, time.Now())
 					}
-				} else if wait, ok := l.TakeInteractive(50 * time.Millisecond); ok {
+				} else if wait, _, ok := l.TakeInteractive(t.Context(), 50*time.Millisecond); ok {
 					grants = append(grants, time.Now().Add(wait))
 				}
 			}

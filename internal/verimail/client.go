@@ -31,10 +31,14 @@ const minAttempt = 100 * time.Millisecond
 // maxBooking is how far ahead an interactive call books its slot of the rate.
 const maxBooking = 50 * time.Millisecond
 
-// limiter is the share of the upstream's rate that this process may use.
+// limiter is the upstream's rate, shared with the other replicas where there are any, and with it the moment before
+// which none of them calls. A refusal with a notBefore means that this moment lies ahead.
 type limiter interface {
-	TakeInteractive(maxWait time.Duration) (wait time.Duration, ok bool)
-	TakeBackground() bool
+	TakeInteractive(ctx context.Context, maxWait time.Duration) (wait time.Duration, notBefore time.Time, ok bool)
+	TakeBackground(ctx context.Context) (notBefore time.Time, ok bool)
+	// Hold tells the other replicas that nobody calls for d from now. It returns within a bounded time; a failure is
+	// counted by the limiter and of no consequence here, where the gate of this process is closed already.
+	Hold(ctx context.Context, d time.Duration)
 }
 
 // Config is what New needs. Profile, URL, Limiter and Seal are required.
@@ -315,7 +319,10 @@ func (c *Client) attempt(ctx context.Context, addr normalize.Address, plan verdi
 	if c.inFlight.Load() >= int64(t.MaxInFlight) {
 		return nil, &refusal{verdict.LimiterSaturated, time.Time{}, giveupLimiter} // before a token is paid
 	}
-	if !c.token(ctx, plan) {
+	if notBefore, ok := c.token(ctx, plan); !ok {
+		if !notBefore.IsZero() {
+			return nil, &refusal{verdict.UpstreamThrottled, notBefore, giveupBlocked}
+		}
 		return nil, &refusal{verdict.LimiterSaturated, time.Time{}, giveupLimiter}
 	}
 	// The wait for the token may have changed the world, and the account gate lets just one through.
@@ -365,18 +372,24 @@ func (c *Client) rejected() *refusal {
 const tokenPoll = 100 * time.Millisecond
 
 // token takes one grant of the rate. Interactive work sleeps for a booked one; background work waits for one
-// that is to spare, as long as its budget lasts.
-func (c *Client) token(ctx context.Context, plan verdict.Plan) bool {
+// that is to spare, as long as its budget lasts. When another replica was told to wait, so does this one: its gate
+// closes, too, and notBefore says until when.
+func (c *Client) token(ctx context.Context, plan verdict.Plan) (notBefore time.Time, ok bool) {
 	if plan.Class == verdict.Interactive {
-		wait, ok := c.limiter.TakeInteractive(min(maxBooking, time.Until(plan.Until)-minAttempt))
-		return ok && sleep(ctx, wait)
+		wait, notBefore, ok := c.limiter.TakeInteractive(ctx, min(maxBooking, time.Until(plan.Until)-minAttempt))
+		c.gate.hint(time.Now(), time.Until(notBefore))
+		return notBefore, ok && sleep(ctx, wait)
 	}
-	for !c.limiter.TakeBackground() {
+	for {
+		notBefore, ok := c.limiter.TakeBackground(ctx)
+		c.gate.hint(time.Now(), time.Until(notBefore))
+		if ok || !notBefore.IsZero() {
+			return notBefore, ok
+		}
 		if time.Until(plan.Until) < minAttempt+2*tokenPoll || !sleep(ctx, tokenPoll+jitter(tokenPoll, c.rand)) {
-			return false
+			return time.Time{}, false
 		}
 	}
-	return true
 }
 
 // call is one exchange in the air; reply may be read once done is closed.

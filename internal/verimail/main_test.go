@@ -36,30 +36,44 @@ type allowance struct {
 	mu      sync.Mutex
 	wait    time.Duration // before each interactive grant
 	refuse  bool
-	from    time.Time // nothing is granted to background work before
+	from    time.Time       // nothing is granted to background work before
+	held    time.Time       // the fleet's gate: nothing is granted before
+	holds   []time.Duration // what the fleet was told
 	granted int
 	asked   []time.Duration // the waits that interactive calls would have put up with
 }
 
-func (a *allowance) TakeInteractive(maxWait time.Duration) (time.Duration, bool) {
+func (a *allowance) TakeInteractive(_ context.Context, maxWait time.Duration) (time.Duration, time.Time, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.asked = append(a.asked, maxWait)
+	if time.Now().Before(a.held) {
+		return 0, a.held, false
+	}
 	if a.refuse || a.wait > maxWait {
-		return 0, false
+		return 0, time.Time{}, false
 	}
 	a.granted++
-	return a.wait, true
+	return a.wait, time.Time{}, true
 }
 
-func (a *allowance) TakeBackground() bool {
+func (a *allowance) TakeBackground(context.Context) (time.Time, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if time.Now().Before(a.held) {
+		return a.held, false
+	}
 	if a.refuse || time.Now().Before(a.from) {
-		return false
+		return time.Time{}, false
 	}
 	a.granted++
-	return true
+	return time.Time{}, true
+}
+
+func (a *allowance) Hold(_ context.Context, d time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.holds = append(a.holds, d)
 }
 
 // rig is a client in front of a simulated upstream.
