@@ -106,6 +106,9 @@ var messages = map[lang]texts{
 				verdict.Wrapped:           "Please enter the address alone, without the marks around it.",
 				verdict.URIScheme:         "Please enter the address alone, without what comes before it.",
 				verdict.TrailingPunct:     "There is a punctuation mark after the address. Please remove it.",
+				verdict.PercentEncoded:    "An address needs an @. This one has %40 in its place.",
+				verdict.SmartPunctuation: "There is a typographic quotation mark or dash in this address. " +
+					"Please type a plain ' or - instead.",
 				verdict.ConfusableLocal: "The part before the @ has letters that look like others. " +
 					"Please type it again on your usual keyboard.",
 				verdict.FullwidthAt:    "The @ is a wide one. Please type it again as @.",
@@ -166,6 +169,9 @@ var messages = map[lang]texts{
 				verdict.Wrapped:           "Escribe solo la dirección, sin los signos que la rodean.",
 				verdict.URIScheme:         "Escribe solo la dirección, sin lo que va delante.",
 				verdict.TrailingPunct:     "Hay un signo de puntuación después de la dirección. Quítalo.",
+				verdict.PercentEncoded:    "A la dirección le falta la @: lleva %40 en su lugar.",
+				verdict.SmartPunctuation: "La dirección tiene una comilla o una raya tipográfica. " +
+					"Escribe en su lugar ' o - normales.",
 				verdict.ConfusableLocal: "La parte antes de la @ tiene letras que se parecen a otras. " +
 					"Escríbela otra vez con tu teclado habitual.",
 				verdict.FullwidthAt:    "La @ es de ancho doble. Escríbela otra vez como @.",

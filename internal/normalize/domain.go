@@ -35,41 +35,89 @@ func (p parser) domain(local, text string) (string, *Refusal) {
 	case "":
 		return name, nil
 	case verdict.DomainDot:
-		if bare := strings.TrimRight(text, ".。．｡"); bare != "" && bare != text {
-			return "", p.refuse(reason, local+"@"+bare)
-		}
+		bare := strings.Join(strings.FieldsFunc(text, isDot), ".")
+		return "", p.refuseDomain(reason, local, bare)
 	case verdict.DomainChar:
-		if dotted := strings.NewReplacer(",", ".", ";", ".").Replace(text); dotted != text &&
-			!strings.ContainsFunc(text, unicode.IsSpace) {
-			return "", p.refuse(reason, local+"@"+dotted)
+		if dotted := strings.Map(commaToDot, text); dotted != text && !strings.ContainsFunc(text, unicode.IsSpace) {
+			return "", p.refuseDomain(reason, local, dotted)
 		}
+	case verdict.WhitespaceInside:
+		// A space alone, and no dot: that was one. Beside a dot it could part two words of a sentence.
+		if first, last, ok := strings.Cut(text, " "); ok && !strings.ContainsFunc(text, isDot) {
+			return "", p.refuseDomain(reason, local, first+"."+last)
+		}
+	case verdict.SmartPunctuation:
+		shown, _ := idna.Punycode.ToUnicode(text)
+		return "", p.refuseDomain(reason, local, straighten(shown))
+	case verdict.DomainNoDot:
+		return "", p.refuseDomain(reason, local, completeDomain(name))
 	}
 	return "", refuse(reason)
 }
 
-// hostName returns text as a host name, or why it is none.
+// isDot says whether UTS 46 takes r for a dot between labels.
+func isDot(r rune) bool { return r == '.' || r == '。' || r == '．' || r == '｡' }
+
+// commaToDot returns a dot for what may have been typed in place of one.
+func commaToDot(r rune) rune {
+	switch r {
+	case ',', ';', '，', '；', '、':
+		return '.'
+	}
+	return r
+}
+
+// hostName returns text as a host name, or why it is none. The name is there, too, when all that it lacks is
+// a dot.
 func hostName(text string) (string, verdict.Reason) {
-	name := strings.ToLower(text)
-	if !isASCII(text) {
+	name, reason := wireName(text)
+	if reason != "" {
+		return "", reason
+	}
+	dot := strings.LastIndexByte(name, '.')
+	switch {
+	case dot < 0:
+		return name, verdict.DomainNoDot
+	case isDigits(name[dot+1:]):
+		return "", verdict.TLDNumeric
+	}
+	return name, ""
+}
+
+// wireName returns what text is in the DNS, one label or more, or why it can't be in it. Lengths are left to
+// the caller.
+func wireName(text string) (string, verdict.Reason) {
+	name := text
+	if isASCII(text) {
+		name = strings.ToLower(text)
+	} else {
 		var reason verdict.Reason
 		if name, reason = toASCII(text); reason != "" {
 			return "", reason
 		}
 	}
-	if reason := checkHost(name); reason != "" {
+	if reason := checkHostChars(name); reason != "" {
 		return "", reason
 	}
-	if strings.Contains(name, acePrefix) {
+	if reason := checkLabels(name); reason != "" {
+		return "", reason
+	}
+	// A label that is too long is refused for that, and the time that punycode takes grows with the square of
+	// the length.
+	if strings.Contains(name, acePrefix) && !hasLongLabel(name) {
 		// An A-label must be the one way to write what it stands for. This is also the second conversion of
 		// names that were converted, which the first doesn't fully vouch for (golang/go#81525).
 		if again, err := profile.ToASCII(name); err != nil || again != name {
 			return "", verdict.IDNInvalid
 		}
+		if shown, _ := idna.Punycode.ToUnicode(name); strings.ContainsFunc(shown, isSmart) {
+			return "", verdict.SmartPunctuation
+		}
 	}
 	return name, ""
 }
 
-// toASCII maps a name that is not ASCII. The result still needs checkHost.
+// toASCII maps a name that is not ASCII. The result still needs to be checked.
 func toASCII(text string) (string, verdict.Reason) {
 	if reason := checkHostChars(text); reason != "" {
 		return "", reason
@@ -79,6 +127,9 @@ func toASCII(text string) (string, verdict.Reason) {
 		return "", verdict.AddressTooLong
 	}
 	mapped := skeleton(text)
+	if strings.ContainsFunc(mapped, isSmart) {
+		return "", verdict.SmartPunctuation
+	}
 	for label := range strings.SplitSeq(mapped, ".") {
 		if strings.HasPrefix(label, acePrefix) && !isASCII(label) {
 			return "", verdict.IDNInvalid // idna decodes it all the same (golang/go#81116)
@@ -99,32 +150,13 @@ func toASCII(text string) (string, verdict.Reason) {
 }
 
 // skeleton is about what UTS 46 maps text to. It only serves to tell why a name was refused, and to see an
-// "xn--" that is spelled in other characters.
+// "xn--" or a dash that is spelled in other characters.
 func skeleton(text string) string {
 	text = strings.Map(dropInvisible, strings.ToLower(norm.NFKC.String(text)))
 	return strings.ReplaceAll(text, "。", ".")
 }
 
-// checkHost returns why an ASCII name in lower case is no host name (RFC 1123 2.1), or nothing. What follows
-// "xn--" in a label is left to idna.
-func checkHost(name string) verdict.Reason {
-	if reason := checkHostChars(name); reason != "" {
-		return reason
-	}
-	if reason := checkLabels(name); reason != "" {
-		return reason
-	}
-	dot := strings.LastIndexByte(name, '.')
-	if dot < 0 {
-		return verdict.DomainNoDot
-	}
-	if strings.Trim(name[dot+1:], "0123456789") == "" {
-		return verdict.TLDNumeric
-	}
-	return ""
-}
-
-// checkHostChars looks at the ASCII characters of a name and at white space.
+// checkHostChars looks at the ASCII characters of a name (RFC 1123 2.1) and at white space.
 func checkHostChars(name string) verdict.Reason {
 	for _, r := range name {
 		switch {
@@ -138,7 +170,8 @@ func checkHostChars(name string) verdict.Reason {
 	return ""
 }
 
-// checkLabels looks at the dots and hyphens of a name (RFC 1034 3.5; RFC 5891 4.2.3.1 for "--").
+// checkLabels looks at the dots and hyphens of a name (RFC 1034 3.5; RFC 5891 4.2.3.1 for "--"). What follows
+// "xn--" in a label is left to idna.
 func checkLabels(name string) verdict.Reason {
 	for start := 0; start <= len(name); {
 		end := start
@@ -158,22 +191,30 @@ func checkLabels(name string) verdict.Reason {
 	return ""
 }
 
-// checkTLD returns why the end of a host name is no public top-level domain, or nothing.
-func checkTLD(name string) verdict.Reason {
-	last := strings.LastIndexByte(name, '.')
-	switch name[last+1:] {
+func isDigits(label string) bool { return strings.Trim(label, "0123456789") == "" }
+
+// isReserved says whether no public mail domain can ever be under a top-level domain.
+func isReserved(tld string) bool {
+	switch tld {
 	case "test", "invalid", "localhost", // RFC 6761
 		"local", // RFC 6762
 		"onion", // RFC 7686
 		"alt",   // RFC 9476
 		"arpa":  // RFC 3172, RFC 8375
-		return verdict.ReservedDomain
+		return true
+	}
+	return false
+}
+
+// isDelegated says whether the public suffix list knows the top-level domain of a host name.
+func isDelegated(name, tld string) bool {
+	switch tld {
+	case "com", "net", "org", "de", "uk", "fr", "es", "it", "br", "mx", "edu":
+		return true // the list has them; asking it costs an allocation
 	}
 	// Two labels, since a few top-level domains are in the list only by what is below them, as "*.ck".
-	two := name[strings.LastIndexByte(name[:last], '.')+1:]
+	two := name[strings.LastIndexByte(name[:len(name)-len(tld)-1], '.')+1:]
 	// PublicSuffix never fails: for a domain that it doesn't know it returns the last label, not icann.
-	if suffix, icann := publicsuffix.PublicSuffix(two); !icann && strings.IndexByte(suffix, '.') < 0 {
-		return verdict.TLDUnknown
-	}
-	return ""
+	suffix, icann := publicsuffix.PublicSuffix(two)
+	return icann || strings.IndexByte(suffix, '.') >= 0
 }

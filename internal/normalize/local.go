@@ -5,6 +5,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"golang.org/x/net/idna"
 	"golang.org/x/text/cases"
 	"golang.org/x/text/language"
 	"golang.org/x/text/unicode/norm"
@@ -21,11 +22,22 @@ func (p parser) local(text, domain string) (string, *Refusal) {
 	if reason := checkLocal(text); reason != "" {
 		switch reason {
 		case verdict.InvisibleChar:
-			return "", p.refuse(reason, strings.Map(dropInvisible, text)+"@"+domain)
+			shown := strings.Map(dropShapeless, text) // joiners may have their place once the rest is gone
+			if shown == text {
+				shown = strings.Map(dropInvisible, text)
+			}
+			return "", p.refuse(reason, shown+"@"+domain)
 		case verdict.FullwidthLocal:
 			return "", p.refuse(reason, narrow(text)+"@"+domain)
+		case verdict.SmartPunctuation:
+			return "", p.refuse(reason, straighten(text)+"@"+domain)
 		case verdict.ConfusableLocal:
-			return "", p.refuse(reason, foldLocal(text)+"@"+domain)
+			return "", p.refuse(reason, norm.NFKC.String(text)+"@"+domain)
+		case verdict.WhitespaceInside:
+			// A blank that is no U+0020 is void beside '@' and dots in the eyes of whoever typed it.
+			if plain := strings.Map(plainSpace, text); plain != text {
+				return "", p.refuse(reason, plain+"@"+domain)
+			}
 		}
 		return "", refuse(reason)
 	}
@@ -55,7 +67,7 @@ func checkLocal(text string) verdict.Reason {
 				}
 				return verdict.LocalChar
 			}
-		} else if reason := checkLocalRune(r, before); reason != "" {
+		} else if reason := checkLocalRune(r, before); reason != "" && (!isJoiner(r) || !joins(text)) {
 			return reason
 		}
 		before = r
@@ -84,7 +96,9 @@ func checkLocalRune(r, before rune) verdict.Reason {
 		return verdict.LocalChar
 	case narrowRune(r) != r:
 		return verdict.FullwidthLocal
-	case becomesASCII(r):
+	case isSmart(r):
+		return verdict.SmartPunctuation
+	case becomesASCII(r), isStyled(r):
 		return verdict.ConfusableLocal
 	}
 	return ""
@@ -105,14 +119,64 @@ func becomesASCII(r rune) bool {
 		r == 0x212a // KELVIN SIGN, to 'k'
 }
 
+// isStyled says whether r is a Latin letter in the dress of print, which nobody has in an address: a ligature,
+// as copied from a PDF, or a mathematical letter or digit, as "fancy text" is made of.
+func isStyled(r rune) bool { return 0xfb00 <= r && r <= 0xfb06 || 0x1d400 <= r && r <= 0x1d7ff }
+
 const emojiSelector = 0xfe0f
 
 // isInvisible says whether r is meant to have no shape of its own: zero-width characters, fillers, tags,
-// variation selectors, formats. The few format characters that are drawn (around Arabic numbers) are not.
+// variation selectors, formats, and what stands for a picture or for a blank. The few format characters that
+// are drawn (around Arabic numbers) are not.
 func isInvisible(r rune) bool {
 	return unicode.Is(unicode.Cf, r) && !unicode.Is(unicode.Prepended_Concatenation_Mark, r) ||
 		unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) ||
-		unicode.Is(unicode.Variation_Selector, r)
+		unicode.Is(unicode.Variation_Selector, r) ||
+		r == 0xfffc || // OBJECT REPLACEMENT CHARACTER
+		r == 0x2800 // BRAILLE PATTERN BLANK
+}
+
+// isJoiner says whether r is ZERO WIDTH NON-JOINER or ZERO WIDTH JOINER.
+func isJoiner(r rune) bool { return r == 0x200c || r == 0x200d }
+
+// joiners validates the joiners of a label by the rules of RFC 5892 A.1 and A.2, and little else.
+var joiners = idna.New(idna.CheckJoiners(true))
+
+// joins says whether all joiners in a local part stand where they change a letter's shape, as spelling in
+// Persian and in Indic scripts asks for. It is what UTS 46 asks of them in a domain.
+func joins(text string) bool {
+	if len(text) > maxAddress {
+		return false // refused anyhow, and the time that this takes grows with the square of the length
+	}
+	_, err := joiners.ToASCII(text)
+	return err == nil
+}
+
+// straightRune returns the ASCII that word processors and phones turn into r while someone types, or r.
+func straightRune(r rune) rune {
+	switch r {
+	case '‘', '’', '‚', '‛', '′', '‵', '´':
+		return '\''
+	case '“', '”', '„', '‟', '″', '‶', '«', '»':
+		return '"'
+	case 0x2010, 0x2011, 0x2012, 0x2013, 0x2014, 0x2015, // HYPHEN, its NON-BREAKING form, FIGURE, EN and EM DASH, BAR
+		0x2212, 0xfe58: // MINUS SIGN, SMALL EM DASH
+		return '-'
+	}
+	return r
+}
+
+// isSmart says whether r comes from such a replacement. An ellipsis does, too, and can't be undone: no address
+// has three dots. The letters that only look like it, as U+02BC in Breton and Ukrainian, do not.
+func isSmart(r rune) bool { return r >= utf8.RuneSelf && (r == '…' || straightRune(r) != r) }
+
+func straighten(text string) string { return strings.Map(straightRune, text) }
+
+func plainSpace(r rune) rune {
+	if r >= utf8.RuneSelf && unicode.IsSpace(r) {
+		return ' '
+	}
+	return r
 }
 
 func dropInvisible(r rune) rune {
@@ -120,6 +184,14 @@ func dropInvisible(r rune) rune {
 		return -1
 	}
 	return r
+}
+
+// dropShapeless is dropInvisible but for joiners.
+func dropShapeless(r rune) rune {
+	if isJoiner(r) {
+		return r
+	}
+	return dropInvisible(r)
 }
 
 // narrow returns text with the fullwidth forms of ASCII, and the '@' and dots that input methods make, as

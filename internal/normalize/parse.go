@@ -25,43 +25,39 @@ const (
 // maxRepairs bounds how many repairs lead to one suggestion: "Bob <mailto:b@example.com>," takes three.
 const maxRepairs = 3
 
-// Parse returns the normalized address in raw. Its error is always a *Refusal.
-func Parse(raw string) (Address, error) {
-	a, refusal := parser{repairs: maxRepairs}.parse(raw)
-	if refusal != nil {
-		return Address{}, refusal
-	}
-	return a, nil
-}
-
-// parser is one reading of a text; repairs is how many repairs a suggestion may still take.
+// parser is one reading of a text.
 type parser struct {
-	repairs int
+	rules   Rules
+	repairs int  // how many repairs a suggestion may still take
+	decoded bool // percent-encoding was undone; doing that twice would let text in that nobody has looked at
 }
 
-func (p parser) parse(raw string) (Address, *Refusal) {
-	text, reason := clean(raw)
+func (p parser) parse(raw string) (a Address, refusal *Refusal) {
+	text, plain, reason := clean(raw)
 	if reason != "" {
 		return Address{}, refuse(reason)
 	}
-	local, domain, refusal := p.split(text)
+	local, domain, refusal := p.split(text, plain)
 	if refusal != nil {
 		return Address{}, refusal
 	}
-	a := Address{}
 	if a.local, refusal = p.local(local, domain); refusal != nil {
 		return Address{}, refusal
 	}
 	if a.domain, refusal = p.domain(local, domain); refusal != nil {
 		return Address{}, refusal
 	}
-	if reason := checkLengths(text, a); reason != "" {
+	if reason := p.checkLengths(text, a); reason != "" {
 		return Address{}, refuse(reason)
 	}
-	if reason := checkTLD(a.domain); reason != "" {
+	switch reason := p.rules.allows(a.domain); reason {
+	case "":
+		return a, nil
+	case verdict.TLDUnknown:
+		return Address{}, p.refuseDomain(reason, a.local, repairTLD(a.domain))
+	default:
 		return Address{}, refuse(reason)
 	}
-	return a, nil
 }
 
 func refuse(reason verdict.Reason) *Refusal { return &Refusal{Reason: reason} }
@@ -71,12 +67,21 @@ func (p parser) refuse(reason verdict.Reason, repaired string) *Refusal {
 	return &Refusal{Reason: reason, Suggestion: p.suggest(repaired)}
 }
 
+// refuseDomain refuses with the better domain in place of the one typed, if there is one.
+func (p parser) refuseDomain(reason verdict.Reason, local, better string) *Refusal {
+	if better == "" {
+		return refuse(reason)
+	}
+	return p.refuse(reason, local+"@"+better)
+}
+
 // suggest returns the address in a repaired text, after further repairs if there are some left, or nothing.
 func (p parser) suggest(repaired string) string {
 	if p.repairs == 0 {
 		return ""
 	}
-	a, refusal := parser{repairs: p.repairs - 1}.parse(repaired)
+	p.repairs--
+	a, refusal := p.parse(repaired)
 	if refusal != nil {
 		return refusal.Suggestion
 	}
@@ -84,33 +89,88 @@ func (p parser) suggest(repaired string) string {
 }
 
 // clean does all that comes before the split. A text that is all ASCII comes back in lower case, so that
-// the rest of the way need not copy it.
-func clean(raw string) (string, verdict.Reason) {
-	if len(raw) > maxInput {
-		return "", verdict.AddressTooLong
+// the rest of the way need not copy it. Plain says that it is ASCII that can hold neither quoting, nor a
+// comment, nor anything wrapped.
+func clean(raw string) (text string, plain bool, reason verdict.Reason) {
+	if len(raw) > maxInput { // before all that takes longer for a longer text
+		return "", false, verdict.AddressTooLong
 	}
-	ascii := isASCII(raw)
+	found := kindsIn(raw)
+	ascii := found&beyond == 0
 	if !ascii && (!utf8.ValidString(raw) || strings.ContainsRune(raw, utf8.RuneError)) {
 		// U+FFFD is what decoders, encoding/json among them, put in the place of bytes that were no UTF-8.
-		return "", verdict.Encoding
+		return "", false, verdict.Encoding
 	}
-	text := strings.TrimFunc(raw, isEdge)
+	text = raw
+	if found&(void|beyond) != 0 {
+		text = strings.TrimFunc(raw, isEdge)
+	}
 	if text == "" {
-		return "", verdict.Empty
+		return "", false, verdict.Empty
 	}
-	for i := 0; i < len(text); i++ {
-		if text[i] < ' ' || text[i] == 0x7f {
-			return "", verdict.ControlChar
+	if found&void != 0 {
+		for i := 0; i < len(text); i++ {
+			if text[i] < ' ' || text[i] == 0x7f {
+				return "", false, verdict.ControlChar
+			}
 		}
+		text = closeUp(text)
+		found = kindsIn(text)
 	}
-	text = closeUp(text)
 	if ascii {
-		return strings.ToLower(text), ""
+		if found&capital != 0 {
+			text = strings.ToLower(text)
+		}
+		return text, found&(void|other) == 0 && !hasMarks(text), ""
 	}
 	if strings.ContainsFunc(text, isBidiControl) {
-		return "", verdict.BidiControl
+		return "", false, verdict.BidiControl
 	}
-	return text, ""
+	return text, false, ""
+}
+
+// hasMarks says whether a text of atext, '.' and '@' may yet be an address in marks, or before one.
+func hasMarks(text string) bool {
+	switch text[0] {
+	case '\'', '`', '{':
+		return true
+	}
+	switch text[len(text)-1] {
+	case '\'', '`', '}', '!', '?':
+		return true
+	}
+	return false
+}
+
+// Kinds of octets, for the one look that tells what a text needs.
+const (
+	capital uint8 = 1 << iota
+	void          // white space and controls
+	other         // ASCII that is neither atext, nor '.' or '@'
+	beyond        // part of a character beyond ASCII
+)
+
+var kinds = func() (table [256]uint8) {
+	for i := range table {
+		switch c := byte(i); {
+		case c >= utf8.RuneSelf:
+			table[i] = beyond
+		case c <= ' ' || c == 0x7f:
+			table[i] = void
+		case 'A' <= c && c <= 'Z':
+			table[i] = capital
+		case !isAtext(c) && c != '.' && c != '@':
+			table[i] = other
+		}
+	}
+	return table
+}()
+
+func kindsIn(s string) (found uint8) {
+	for i := 0; i < len(s); i++ {
+		found |= kinds[s[i]]
+	}
+	return found
 }
 
 // closeUp removes the spaces beside '@' and dots: there they are void (RFC 5322 4.4), anywhere else they
@@ -119,7 +179,7 @@ func closeUp(text string) string {
 	if strings.IndexByte(text, ' ') < 0 {
 		return text
 	}
-	void := func(b byte) bool { return b == '@' || b == '.' }
+	isVoid := func(b byte) bool { return b == '@' || b == '.' }
 	out := make([]byte, 0, len(text))
 	for i := 0; i < len(text); i++ {
 		if text[i] != ' ' {
@@ -130,7 +190,7 @@ func closeUp(text string) string {
 		for end < len(text) && text[end] == ' ' {
 			end++
 		}
-		if !void(text[i-1]) && !void(text[end]) { // the edges are trimmed: both neighbours exist
+		if !isVoid(text[i-1]) && !isVoid(text[end]) { // the edges are trimmed: both neighbours exist
 			out = append(out, text[i:end]...)
 		}
 		i = end - 1
@@ -138,16 +198,12 @@ func closeUp(text string) string {
 	return string(out)
 }
 
-func checkLengths(text string, a Address) verdict.Reason {
-	if len(a.local) > maxLocal {
+func (p parser) checkLengths(text string, a Address) verdict.Reason {
+	if len(a.local) > maxLocal && !p.rules.LongLocal {
 		return verdict.LocalTooLong
 	}
-	if len(a.domain) > maxLabel { // else no label can be
-		for label := range strings.SplitSeq(a.domain, ".") {
-			if len(label) > maxLabel {
-				return verdict.LabelTooLong
-			}
-		}
+	if hasLongLabel(a.domain) {
+		return verdict.LabelTooLong
 	}
 	if len(a.domain) > maxDomain {
 		return verdict.DomainTooLong
@@ -157,6 +213,17 @@ func checkLengths(text string, a Address) verdict.Reason {
 		return verdict.AddressTooLong
 	}
 	return ""
+}
+
+func hasLongLabel(name string) bool {
+	for len(name) > maxLabel {
+		dot := strings.IndexByte(name, '.')
+		if dot < 0 || dot > maxLabel {
+			return true
+		}
+		name = name[dot+1:]
+	}
+	return false
 }
 
 func isASCII(s string) bool {
@@ -182,7 +249,8 @@ func isEdge(r rune) bool {
 		0x200e, 0x200f, // LEFT-TO-RIGHT and RIGHT-TO-LEFT MARK
 		0x202a, 0x202b, 0x202c, // embeddings and their end; an override reorders what is read, so it stays
 		0x2066, 0x2067, 0x2068, 0x2069, // isolates and their end
-		0xfeff: // ZERO WIDTH NO-BREAK SPACE, the byte order mark
+		0xfeff, // ZERO WIDTH NO-BREAK SPACE, the byte order mark
+		0xfffc: // OBJECT REPLACEMENT CHARACTER, where a picture was
 		return true
 	}
 	return unicode.IsSpace(r)

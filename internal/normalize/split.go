@@ -11,10 +11,10 @@ import (
 
 // split finds the one '@' of an address. Whatever stands around or beside an address is refused here, the
 // address in it being the suggestion; both parts come back as typed.
-func (p parser) split(text string) (local, domain string, refusal *Refusal) {
+func (p parser) split(text string, plain bool) (local, domain string, refusal *Refusal) {
 	// The common case, an address and nothing else, needs no closer look.
 	at := strings.IndexByte(text, '@')
-	if at < 0 || strings.IndexByte(text[at+1:], '@') >= 0 || !isPlain(text) {
+	if at < 0 || strings.IndexByte(text[at+1:], '@') >= 0 || !plain {
 		if refusal = p.around(text); refusal != nil {
 			return "", "", refusal
 		}
@@ -33,24 +33,11 @@ func (p parser) split(text string) (local, domain string, refusal *Refusal) {
 	return text[:at], text[at+1:], nil
 }
 
-// isPlain says whether text is ASCII that can hold neither quoting, nor a comment, nor anything wrapped.
-func isPlain(text string) bool {
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case c >= utf8.RuneSelf:
-			return false
-		case isAtext(c), c == '.', c == '@':
-		default:
-			return false
-		}
-	}
-	return text[0] != '\'' && text[0] != '`' && text[0] != '{'
-}
-
 // around refuses text that is not an address alone. If it refuses nothing, text has exactly one '@' outside
 // quoted strings.
 func (p parser) around(text string) *Refusal {
-	if to, ok := cutScheme(text); ok {
+	if to, ok := p.cutScheme(text); ok {
+		p.decoded = true
 		return p.refuse(verdict.URIScheme, to)
 	}
 	if inner, ok := unwrap(text); ok {
@@ -61,8 +48,12 @@ func (p parser) around(text string) *Refusal {
 		return refusal
 	}
 	ats := strings.Count(bare, "@")
-	if ats > 1 && hasSeveral(bare) {
-		return refuse(verdict.MultipleAddresses)
+	if ats > 1 {
+		if first, same, ok := severalIn(bare); ok && same && bare == text {
+			return p.refuse(verdict.MultipleAddresses, first) // pasted twice
+		} else if ok {
+			return refuse(verdict.MultipleAddresses)
+		}
 	}
 	if ats > 0 {
 		if rest, inside, ok := cutComment(text, bare); ok {
@@ -79,29 +70,52 @@ func (p parser) around(text string) *Refusal {
 		return p.refuse(verdict.FullwidthAt, narrow(text))
 	}
 	switch {
+	case ats == 0 && strings.Contains(bare, "%40"):
+		decoded := p.decode(text)
+		p.decoded = true
+		return p.refuse(verdict.PercentEncoded, decoded)
 	case ats == 0:
 		return refuse(verdict.MissingAt)
 	case ats == 2 && strings.Contains(bare, "@@"):
 		return p.refuse(verdict.MultipleAt, strings.Replace(text, "@@", "@", 1))
+	case ats == 2 && bare == text:
+		// A form that adds the domain by itself, and someone who typed it, too.
+		parts := strings.Split(text, "@")
+		if strings.EqualFold(parts[1], parts[2]) {
+			return p.refuse(verdict.MultipleAt, parts[0]+"@"+parts[1])
+		}
+		return refuse(verdict.MultipleAt)
 	case ats > 1:
 		return refuse(verdict.MultipleAt)
 	}
 	return nil
 }
 
-// cutScheme returns the first recipient part of a mailto: URI (RFC 6068), percent-decoded. It is the only
-// place where percent-encoding is decoded, and once.
-func cutScheme(text string) (string, bool) {
+// cutScheme returns the first recipient part of a mailto: URI (RFC 6068), percent-decoded. That and the '@' that
+// is missing are the only places where percent-encoding is decoded, and in one reading once.
+func (p parser) cutScheme(text string) (string, bool) {
 	const scheme = "mailto:"
 	if len(text) < len(scheme) || !strings.EqualFold(text[:len(scheme)], scheme) {
 		return "", false
 	}
-	to, _, _ := strings.Cut(text[len(scheme):], "?")
-	decoded, err := url.PathUnescape(to) // not QueryUnescape: '+' is itself here
-	if err != nil {
-		return "", true
+	to, _, _ := strings.Cut(strings.TrimPrefix(text[len(scheme):], "//"), "?")
+	return p.decode(to), true
+}
+
+// decode undoes percent-encoding, and returns nothing if there is something else than that after a '%', or if
+// it was done before.
+func (p parser) decode(text string) string {
+	switch {
+	case strings.IndexByte(text, '%') < 0:
+		return text
+	case p.decoded:
+		return ""
 	}
-	return decoded, true
+	decoded, err := url.PathUnescape(text) // not QueryUnescape: '+' is itself here
+	if err != nil {
+		return ""
+	}
+	return decoded
 }
 
 // wrappers are the pairs that people and programs put round an address.
@@ -110,16 +124,26 @@ var wrappers = map[rune]rune{
 	'“': '”', '„': '“', '‘': '’', '«': '»', '‹': '›', '＜': '＞', '（': '）', '「': '」', '〈': '〉',
 }
 
-// unwrap returns what one pair of wrappers holds, if that is the whole text and may be an address.
+// unwrap returns what one pair of wrappers holds, if that is the whole text and may be an address, or what
+// follows an opening one that was never closed.
 func unwrap(text string) (string, bool) {
 	open, n := utf8.DecodeRuneInString(text)
 	end, m := utf8.DecodeLastRuneInString(text)
-	if closing, ok := wrappers[open]; !ok || closing != end || len(text) <= n+m {
+	closing, ok := wrappers[open]
+	if !ok || len(text) <= n+m {
+		return "", false
+	}
+	if rest := text[n:]; closing != end && strings.ContainsRune(`<(["“„«＜（`, open) && !strings.ContainsRune(rest, closing) {
+		return rest, strings.ContainsAny(rest, "@＠﹫") // half a pair
+	} else if closing != end {
 		return "", false
 	}
 	inner := text[n : len(text)-m]
-	if !strings.ContainsAny(inner, "@＠﹫") || strings.ContainsAny(inner, string([]rune{open, end})) {
+	if !strings.ContainsAny(inner, "@＠﹫") {
 		return "", false
+	}
+	if strings.ContainsRune(inner, open) || strings.ContainsRune(inner, end) { // two things side by side, or a pair in a pair
+		return unwrap(inner)
 	}
 	return inner, true
 }
@@ -142,15 +166,21 @@ func (p parser) displayName(text, bare string) *Refusal {
 	return &Refusal{Reason: verdict.DisplayName, Suggestion: suggestion}
 }
 
-// hasSeveral says whether two words or more of the text look like addresses.
-func hasSeveral(bare string) bool {
+// severalIn says whether two words or more of the text look like addresses, which one comes first, and whether
+// all are the same.
+func severalIn(bare string) (first string, same, ok bool) {
 	found := 0
+	same = true
 	for word := range strings.FieldsFuncSeq(bare, isSeparator) {
-		if at := strings.IndexByte(word, '@'); at > 0 && at < len(word)-1 {
-			found++
+		if at := strings.IndexByte(word, '@'); at <= 0 || at == len(word)-1 {
+			continue
 		}
+		if found++; found == 1 {
+			first = word
+		}
+		same = same && strings.EqualFold(word, first)
 	}
-	return found > 1
+	return first, same, found > 1
 }
 
 func isSeparator(r rune) bool {
@@ -186,16 +216,22 @@ func cutComment(text, bare string) (rest string, inside, ok bool) {
 	return text[:open] + text[end:], inside, true
 }
 
-// cutPunct returns text without the punctuation that a sentence or a list left at its end.
+// cutPunct returns text without the punctuation that a sentence, a list or a half-copied pair of marks left at
+// its end. No domain ends in any of it.
 func cutPunct(text, bare string) (string, bool) {
-	rest := strings.TrimRight(text, ",;: ")
-	if rest == text && !strings.Contains(bare, "<") {
-		rest = strings.TrimRight(text, ">")
+	if rest := strings.TrimRight(text, ",;:!?，；：、！？ "); rest != text {
+		return rest, true
 	}
-	if rest == text && !strings.Contains(bare, "(") {
-		rest = strings.TrimRight(text, ")")
+	end, n := utf8.DecodeLastRuneInString(bare)
+	if opening, ok := openers[end]; ok && !strings.ContainsRune(bare[:len(bare)-n], opening) {
+		return strings.TrimRight(text, string(end)), true
 	}
-	return rest, rest != text
+	return text, false
+}
+
+// openers are the other way round of wrappers.
+var openers = map[rune]rune{
+	'>': '<', ')': '(', ']': '[', '}': '{', '"': '"', '\'': '\'', '”': '“', '“': '„', '’': '‘', '»': '«', '›': '‹', '＞': '＜', '）': '（',
 }
 
 // maskQuoted returns text with every quoted string (RFC 5322 3.2.4) overwritten by as many letters, so that

@@ -64,6 +64,8 @@ const (
 	Wrapped           Reason = "wrapped"
 	URIScheme         Reason = "uri_scheme"
 	TrailingPunct     Reason = "trailing_punct"
+	PercentEncoded    Reason = "percent_encoded"
+	SmartPunctuation  Reason = "smart_punctuation"
 	ConfusableLocal   Reason = "confusable_local"
 	FullwidthAt       Reason = "fullwidth_at"
 	FullwidthLocal    Reason = "fullwidth_local"
@@ -86,9 +88,9 @@ const (
 var SyntaxReasons = []Reason{
 	Empty, Encoding, ControlChar, WhitespaceInside, InvisibleChar, BidiControl, MissingAt, MultipleAt,
 	MultipleAddresses, LocalEmpty, LocalDot, LocalChar, LocalTooLong, QuotedLocal, Comment, DisplayName, Wrapped,
-	URIScheme, TrailingPunct, ConfusableLocal, FullwidthAt, FullwidthLocal, DomainEmpty, DomainNoDot, DomainDot,
-	DomainHyphen, DomainChar, LabelTooLong, DomainTooLong, AddressTooLong, IPLiteral, TLDNumeric, TLDUnknown,
-	ReservedDomain, IDNInvalid,
+	URIScheme, TrailingPunct, PercentEncoded, FullwidthAt, FullwidthLocal, SmartPunctuation, ConfusableLocal,
+	DomainEmpty, DomainNoDot, DomainDot, DomainHyphen, DomainChar, LabelTooLong, DomainTooLong, AddressTooLong,
+	IPLiteral, TLDNumeric, TLDUnknown, ReservedDomain, IDNInvalid,
 }
 
 // ReviewReasons lists the reasons that a needs_review answer can give.
