@@ -68,6 +68,23 @@ type Part struct {
 	Note   string // a few words for a person
 }
 
+// Settings are the settings of the process, for GET /admin/settings.
+type Settings struct {
+	// Applied and Refused count changes of the settings file since the start; Stale says that the file as it is now was
+	// refused.
+	Applied, Refused uint64
+	Stale            bool
+	Warnings         []string
+	Settings         []Setting
+}
+
+// Setting is one setting as text. It holds no secret.
+type Setting struct {
+	Path, Value, Default, Origin string
+	Live                         bool // false: a change takes a restart
+	Bounds, Doc                  string
+}
+
 // PartStatus is the state of a part.
 type PartStatus string
 
@@ -90,6 +107,8 @@ type Config struct {
 	// Keys are the clients. None means that everyone is let in, as the client "anonymous": only for a loopback
 	// listener.
 	Keys []Key
+	// Settings tells the settings in force; nil has none. Safe for concurrent use.
+	Settings func() Settings
 	// Log takes one line a request; nil discards.
 	Log *slog.Logger
 	// Registerer takes the metrics; nil registers them nowhere.
@@ -159,6 +178,9 @@ func New(v validator, h health, c Config) (*API, error) {
 	c.RetryAfterStore = cmp.Or(c.RetryAfterStore, 3*time.Second)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Settings == nil {
+		c.Settings = func() Settings { return Settings{} }
 	}
 	if c.Rand == nil {
 		c.Rand = rand.Float64

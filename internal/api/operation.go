@@ -27,6 +27,17 @@ func (a *API) GetReadyz(w http.ResponseWriter, _ *http.Request) {
 	w.(*exchange).writeJSON(status, mediaJSON, body)
 }
 
+// GetSettings answers GET /admin/settings.
+func (a *API) GetSettings(w http.ResponseWriter, _ *http.Request, _ openapi.GetSettingsParams) {
+	now := a.config.Settings()
+	body := openapi.Settings{Warnings: append([]string{}, now.Warnings...), Settings: make([]openapi.Setting, 0, len(now.Settings))}
+	body.Reloads.Applied, body.Reloads.Refused, body.Reloads.Stale = int64(now.Applied), int64(now.Refused), now.Stale
+	for _, s := range now.Settings {
+		body.Settings = append(body.Settings, openapi.Setting(s))
+	}
+	w.(*exchange).writeJSON(http.StatusOK, mediaJSON, body)
+}
+
 // GetOpenAPI answers GET /openapi.yaml.
 func (a *API) GetOpenAPI(w http.ResponseWriter, _ *http.Request) {
 	h := w.Header()

@@ -52,6 +52,8 @@ func (a *API) table() []*route {
 			codes: []int{200, 401, 403, 404, 409, 429, 500, 501, 503}},
 		{method: "GET", pattern: "/queue", keyed: true, handler: w.GetQueue,
 			codes: []int{200, 401, 403, 429, 500, 501, 503}},
+		{method: "GET", pattern: "/admin/settings", keyed: true, handler: w.GetSettings,
+			codes: []int{200, 401, 403, 429, 500, 503}},
 		{method: "DELETE", pattern: "/addresses", keyed: true, handler: w.EraseAddress,
 			codes: []int{204, 400, 401, 403, 413, 415, 429, 500, 501, 503}},
 		{method: "GET", pattern: "/livez", probe: true, handler: w.GetLivez, codes: []int{200, 500}},

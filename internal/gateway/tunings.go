@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"validator-gw/internal/admission"
+	"validator-gw/internal/api"
 	"validator-gw/internal/cache"
 	"validator-gw/internal/ratelimit"
 	"validator-gw/internal/revalidate"
@@ -52,6 +53,17 @@ func (t tunings) admission() admission.Limits {
 func (t tunings) flow(name string) (validate.Flow, bool) {
 	f, ok := t.live.Current().Flows[name]
 	return validate.Flow{Budget: f.Budget, MaxRetries: f.MaxRetries, Policy: validate.Policy{OnUnverified: validate.Decision(f.OnUnverified)}}, ok
+}
+
+// shown is what GET /admin/settings shows.
+func (t tunings) shown() api.Settings {
+	s, stats := t.live.Current(), t.live.Stats()
+	shown := api.Settings{Applied: stats.Applied, Refused: stats.Refused, Stale: stats.Stale, Warnings: s.Warnings()}
+	for _, r := range s.Rows() {
+		shown.Settings = append(shown.Settings, api.Setting{Path: r.Path, Value: r.Value, Default: r.Default, Origin: r.Origin,
+			Live: r.Live, Bounds: r.Bounds, Doc: r.Doc})
+	}
+	return shown
 }
 
 func (t tunings) background() validate.BackgroundPlan {

@@ -221,9 +221,10 @@ func (s *Settings) Static(path string) (text string, ok bool) {
 type Row struct {
 	// Path is its name in the file, such as retry.base; Env its name in the environment.
 	Path, Env string
-	// Value is written as the file takes it. Origin is where it is from: "default", the file with its line, or
-	// the variable's name.
-	Value, Origin string
+	// Value is written as the file takes it, and so is Default, the value of a gateway that nobody tuned; a flow beside
+	// the two that are always there starts as signup. Origin is where Value is from: "default", the file with its line,
+	// or the variable's name.
+	Value, Default, Origin string
 	// Bounds is the legal range in words; Doc says what it does, in one sentence.
 	Bounds, Doc string
 	// Live is false when a change takes a restart.
@@ -233,6 +234,12 @@ type Row struct {
 // Rows lists all settings in the order of the documentation.
 func (s *Settings) Rows() []Row {
 	fields := fieldsOf(s.Flows)
+	untuned := Default()
+	for name := range s.Flows {
+		if _, ok := untuned.Flows[name]; !ok {
+			untuned.Flows[name] = untuned.Flows["signup"]
+		}
+	}
 	rows := make([]Row, 0, len(fields))
 	for _, f := range fields {
 		origin := s.origins[f.path]
@@ -240,7 +247,7 @@ func (s *Settings) Rows() []Row {
 			origin = originDefault
 		}
 		rows = append(rows, Row{
-			Path: f.path, Env: envName(f.path), Value: f.get(s), Origin: origin,
+			Path: f.path, Env: envName(f.path), Value: f.get(s), Default: f.get(untuned), Origin: origin,
 			Bounds: f.bounds, Doc: f.doc, Live: !f.restart,
 		})
 	}

@@ -520,6 +520,47 @@ type Revalidation struct {
 	Merged bool `json:"merged"`
 }
 
+// Setting defines model for Setting.
+type Setting struct {
+	// Path Its name in the settings file.
+	Path string `json:"path"`
+
+	// Value As the file takes it.
+	Value   string `json:"value"`
+	Default string `json:"default"`
+
+	// Origin `default`, the file with its line, or the variable's name.
+	Origin string `json:"origin"`
+
+	// Live False when a change takes a restart.
+	Live bool `json:"live"`
+
+	// Bounds What is legal.
+	Bounds string `json:"bounds"`
+
+	// Doc What it does.
+	Doc string `json:"doc"`
+}
+
+// Settings The settings of one process.
+type Settings struct {
+	// Reloads What became of changes of the settings file since the start.
+	Reloads struct {
+		// Applied Changes that took effect.
+		Applied int64 `json:"applied"`
+
+		// Refused Changes that were refused whole.
+		Refused int64 `json:"refused"`
+
+		// Stale The file as it is now was refused, so the settings in force are older than it.
+		Stale bool `json:"stale"`
+	} `json:"reloads"`
+
+	// Warnings What is allowed and probably not meant.
+	Warnings []string  `json:"warnings"`
+	Settings []Setting `json:"settings"`
+}
+
 // Source Where the answer came from.
 type Source struct {
 	// Kind Where the answer came from: `upstream` (asked for this request), `flight` (a call shared with another request),
@@ -646,6 +687,16 @@ type UnsupportedMediaType = Problem
 
 // EraseAddressParams defines parameters for EraseAddress.
 type EraseAddressParams struct {
+	// XRequestID Names this request in the gateway's logs and comes back in the response. Taken when it matches
+	// `[A-Za-z0-9._-]{1,128}`, else replaced by a fresh UUIDv7.
+	XRequestID *RequestID `json:"X-Request-Id,omitempty"`
+
+	// Traceparent W3C Trace Context. One that can't be read is ignored.
+	Traceparent *Traceparent `json:"traceparent,omitempty"`
+}
+
+// GetSettingsParams defines parameters for GetSettings.
+type GetSettingsParams struct {
 	// XRequestID Names this request in the gateway's logs and comes back in the response. Taken when it matches
 	// `[A-Za-z0-9._-]{1,128}`, else replaced by a fresh UUIDv7.
 	XRequestID *RequestID `json:"X-Request-Id,omitempty"`
@@ -784,6 +835,9 @@ type ServerInterface interface {
 	// EraseAddress Erase all that is kept of one address
 	// (DELETE /addresses)
 	EraseAddress(w http.ResponseWriter, r *http.Request, params EraseAddressParams)
+	// GetSettings The settings in force
+	// (GET /admin/settings)
+	GetSettings(w http.ResponseWriter, r *http.Request, params GetSettingsParams)
 	// CreateBackfill Validate a list of addresses
 	// (POST /backfills)
 	CreateBackfill(w http.ResponseWriter, r *http.Request, params CreateBackfillParams)
@@ -826,6 +880,12 @@ type Unimplemented struct{}
 // EraseAddress Erase all that is kept of one address
 // (DELETE /addresses)
 func (_ Unimplemented) EraseAddress(w http.ResponseWriter, r *http.Request, params EraseAddressParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetSettings The settings in force
+// (GET /admin/settings)
+func (_ Unimplemented) GetSettings(w http.ResponseWriter, r *http.Request, params GetSettingsParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -955,6 +1015,66 @@ func (siw *ServerInterfaceWrapper) EraseAddress(w http.ResponseWriter, r *http.R
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.EraseAddress(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetSettings operation middleware
+func (siw *ServerInterfaceWrapper) GetSettings(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetSettingsParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "X-Request-Id" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("X-Request-Id")]; found {
+		var XRequestID RequestID
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "X-Request-Id", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", valueList[0], &XRequestID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "X-Request-Id", Err: err})
+			return
+		}
+
+		params.XRequestID = &XRequestID
+
+	}
+
+	// ------------- Optional header parameter "traceparent" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("traceparent")]; found {
+		var Traceparent Traceparent
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "traceparent", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "traceparent", valueList[0], &Traceparent, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "traceparent", Err: err})
+			return
+		}
+
+		params.Traceparent = &Traceparent
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetSettings(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1786,6 +1906,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/queue", wrapper.GetQueue)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/admin/settings", wrapper.GetSettings)
 	})
 	r.Group(func(r chi.Router) {
 		r.Delete(options.BaseURL+"/addresses", wrapper.EraseAddress)
