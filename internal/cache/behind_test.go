@@ -292,7 +292,7 @@ func TestPendingIsTheLatest(t *testing.T) {
 func TestSharedIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, &Redis{rest: &rest{}}) // never reached: the cache does not run
+		r := newRig(t, &Redis{}) // never reached: the cache does not run
 		for i := range keepShared + 100 {
 			r.Mark(fp(i), verdict.Marker{ID: "a"})
 		}

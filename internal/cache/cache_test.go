@@ -114,7 +114,7 @@ func TestPutKeepsFinalVerdictsOnly(t *testing.T) {
 func TestLocalLifeBeforeRedis(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, &Redis{rest: &rest{}}) // never reached: the cache does not run
+		r := newRig(t, &Redis{}) // never reached: the cache does not run
 		r.Put(fp(1), valid("a"))
 		time.Sleep(time.Minute - 1)
 		if _, ok := r.Local(fp(1)); !ok {

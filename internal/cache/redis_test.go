@@ -1,21 +1,18 @@
 package cache
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
 
 	"validator-gw/internal/normalize"
+	"validator-gw/internal/redisconn"
 	"validator-gw/internal/secret"
 	"validator-gw/internal/testenv"
 	"validator-gw/internal/verdict"
@@ -24,11 +21,12 @@ import (
 // openRedis opens the level on a server, and a bare client beside it.
 func openRedis(t *testing.T, url, prefix string) (*Redis, *redis.Client) {
 	t.Helper()
-	r, err := OpenRedis(RedisConfig{URL: secret.Text(url), KeyID: "k1", Prefix: prefix})
+	conn, err := redisconn.Open(redisconn.Config{URL: secret.Text(url)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = r.Close() })
+	t.Cleanup(func() { _ = conn.Close() })
+	r := NewRedis(conn, "k1", prefix)
 	o, err := redis.ParseURL(url)
 	if err != nil {
 		t.Fatal(err)
@@ -46,15 +44,9 @@ func patient(t *testing.T, r *Redis, do func() error) {
 		if err = do(); err == nil {
 			return
 		}
-		r.rest.wake()
+		r.conn.Wake()
 	}
 	t.Fatal(err)
-}
-
-func (r *rest) wake() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.run, r.until = 0, time.Time{}
 }
 
 func mustGet(t *testing.T, r *Redis, f normalize.Fingerprint) (e verdict.Cached, ok bool) {
@@ -220,7 +212,7 @@ func TestReplicasShare(t *testing.T) {
 			var ok bool
 			if k, ok = b.Shared(t.Context(), fp(n)); !ok {
 				if a.metric("cache_redis_writes_total", "error") > 0 {
-					ra.rest.wake()
+					ra.conn.Wake()
 					share()
 				}
 				return fmt.Errorf("%d is not found at the other replica", n)
@@ -245,6 +237,9 @@ func TestReplicasShare(t *testing.T) {
 	}
 }
 
+// failures is how many calls in a row must fail before Redis is left alone.
+const failures = 5
+
 // A hung Redis costs a few short waits a process, then it is left alone; once it answers again it is used again.
 func TestHungRedis(t *testing.T) {
 	t.Parallel()
@@ -255,15 +250,15 @@ func TestHungRedis(t *testing.T) {
 	if _, ok := mustGet(t, r, fp(1)); !ok {
 		t.Fatal("not found before")
 	}
-	r.rest.wake()
+	r.conn.Wake()
 	server.Pause()
 	var waits []time.Duration
-	for range restAfter {
+	for range failures {
 		began := time.Now()
 		_, ok, err := r.get(t.Context(), fp(1))
 		waits = append(waits, time.Since(began))
-		if ok || !errors.Is(err, errTimeout) {
-			t.Fatalf("hung: %v, %v; want %v", ok, err, errTimeout)
+		if ok || !errors.Is(err, redisconn.ErrTimeout) {
+			t.Fatalf("hung: %v, %v; want %v", ok, err, redisconn.ErrTimeout)
 		}
 	}
 	t.Logf("waits: %v", waits)
@@ -276,24 +271,21 @@ func TestHungRedis(t *testing.T) {
 	}
 	began := time.Now()
 	for i := range 1000 {
-		if _, _, err := r.get(t.Context(), fp(i)); !errors.Is(err, errResting) {
-			t.Fatalf("after %d failures: %v, want %v", restAfter, err, errResting)
+		if _, _, err := r.get(t.Context(), fp(i)); !errors.Is(err, redisconn.ErrResting) {
+			t.Fatalf("after %d failures: %v, want %v", failures, err, redisconn.ErrResting)
 		}
-		if time.Since(began) > restFor/2 { // a very busy machine
+		if time.Since(began) > time.Second { // a very busy machine
 			break
 		}
 	}
 	if _, ok := rig.Shared(t.Context(), fp(1)); ok || rig.metric("cache_requests_total", "error", levelRedis) != 1 {
 		t.Error("a fault must count as an error and answer as a miss")
 	}
-	if err := r.put(t.Context(), []sharedEntry{{fp(2), verdict.Cached{Marker: &verdict.Marker{ID: "b", Until: time.Now().Add(time.Minute)}}}}); !errors.Is(err, errResting) {
-		t.Errorf("put: %v, want %v", err, errResting)
-	}
-	if err := r.Ping(t.Context()); err == nil {
-		t.Error("Ping of a hung Redis gave no error")
+	if err := r.put(t.Context(), []sharedEntry{{fp(2), verdict.Cached{Marker: &verdict.Marker{ID: "b", Until: time.Now().Add(time.Minute)}}}}); !errors.Is(err, redisconn.ErrResting) {
+		t.Errorf("put: %v, want %v", err, redisconn.ErrResting)
 	}
 	server.Resume()
-	r.rest.wake() // three seconds later
+	r.conn.Wake() // seconds later
 	if _, ok := mustGet(t, r, fp(1)); !ok {
 		t.Error("not found after it answers again")
 	}
@@ -306,16 +298,16 @@ func TestRestartedRedis(t *testing.T) {
 	entry := sharedEntry{fp(1), verdict.Cached{Verdict: &verdict.Verdict{ID: "a", Status: verdict.Valid, HardUntil: time.Now().Add(time.Hour)}}}
 	mustPut(t, r, entry)
 	server.Kill()
-	for range restAfter {
-		if _, ok, err := r.get(t.Context(), fp(1)); ok || err == nil || errors.Is(err, errResting) {
+	for range failures {
+		if _, ok, err := r.get(t.Context(), fp(1)); ok || err == nil || errors.Is(err, redisconn.ErrResting) {
 			t.Fatalf("killed: %v, %v", ok, err)
 		}
 	}
-	if _, _, err := r.get(t.Context(), fp(1)); !errors.Is(err, errResting) {
-		t.Errorf("after %d failures: %v, want %v", restAfter, err, errResting)
+	if _, _, err := r.get(t.Context(), fp(1)); !errors.Is(err, redisconn.ErrResting) {
+		t.Errorf("after %d failures: %v, want %v", failures, err, redisconn.ErrResting)
 	}
 	server.Start()
-	r.rest.wake()
+	r.conn.Wake()
 	if _, ok := mustGet(t, r, fp(1)); ok {
 		t.Error("an empty Redis had the value")
 	}
@@ -346,109 +338,5 @@ func TestHungRedisDoesNotDelayTheStore(t *testing.T) {
 	}
 	if rig.metric("cache_redis_writes_total", "error") == 0 {
 		t.Error("failed writes are not counted")
-	}
-}
-
-// Each mode leaves a Redis that is away alone after five failures, and no error quotes its URL.
-func TestModes(t *testing.T) {
-	t.Parallel()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	away := ln.Addr().String()
-	_ = ln.Close()
-	for mode, url := range map[string]string{
-		"single":   "redis://user:hunter2@" + away + "/0",
-		"cluster":  "redis://user:hunter2@" + away + "?addr=" + away,
-		"sentinel": "redis://user:hunter2@" + away + "?master_name=main",
-	} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			r, err := OpenRedis(RedisConfig{URL: secret.Text(url), Mode: mode, KeyID: "k1"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = r.Close() }()
-			for range restAfter {
-				if _, _, err := r.get(t.Context(), fp(1)); err == nil || errors.Is(err, errResting) || strings.Contains(err.Error(), "hunter2") {
-					t.Fatalf("get: %v", err)
-				}
-			}
-			if _, _, err := r.get(t.Context(), fp(1)); !errors.Is(err, errResting) {
-				t.Errorf("after %d failures: %v, want %v", restAfter, err, errResting)
-			}
-		})
-	}
-	for _, bad := range []RedisConfig{
-		{URL: "http://user:hunter2@host"}, {URL: "redis://user:hunter2@host:port%zz"}, {URL: "redis://user:hunter2@host/notanumber"},
-		{Mode: "cluster", URL: "http://user:hunter2@host"}, {Mode: "sentinel", URL: "http://user:hunter2@host"}, {Mode: "ring", URL: "redis://h"},
-	} {
-		if _, err := OpenRedis(bad); err == nil || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("OpenRedis(%q, %s) = %v; want an error without the password", bad.Mode, bad.URL.Reveal(), err)
-		}
-	}
-}
-
-func TestRest(t *testing.T) {
-	t.Parallel()
-	fault := errors.New("fault")
-	synctest.Test(t, func(t *testing.T) {
-		r := &rest{}
-		report := func(errs ...error) {
-			for _, err := range errs {
-				r.report(err)
-			}
-		}
-		report(fault, fault, fault, fault, nil, fault, fault, fault, fault, redis.Nil, fault, fault, context.Canceled, fault, fault)
-		if r.resting() {
-			t.Fatal("rests without five failures in a row")
-		}
-		report(fault)
-		if !r.resting() {
-			t.Fatal("five in a row, and no rest; a caller who leaves must not break the row")
-		}
-		time.Sleep(2 * time.Second)
-		report(fault, fault, fault, fault, fault) // calls from before
-		time.Sleep(time.Second - 1)
-		if !r.resting() {
-			t.Error("shorter than three seconds")
-		}
-		time.Sleep(1)
-		if r.resting() {
-			t.Fatal("longer than three seconds")
-		}
-		report(fault)
-		if !r.resting() {
-			t.Error("still failing after the rest, and no new rest")
-		}
-		time.Sleep(3 * time.Second)
-		report(nil, fault, fault, fault, fault)
-		if r.resting() {
-			t.Error("a success must make it whole again")
-		}
-	})
-	// Many at once.
-	r := &rest{}
-	var all sync.WaitGroup
-	for range 50 {
-		all.Go(func() { r.resting(); r.report(fault) })
-	}
-	all.Wait()
-	if !r.resting() {
-		t.Error("fifty failures, and no rest")
-	}
-}
-
-func TestRedact(t *testing.T) {
-	t.Parallel()
-	timeout := &net.OpError{Op: "read", Err: context.DeadlineExceeded}
-	for err, want := range map[error]error{
-		nil: nil, context.DeadlineExceeded: errTimeout, redis.ErrPoolTimeout: errTimeout, timeout: errTimeout,
-		errors.New("timeout in words only"): errUnreachable, errors.New("redis://user:hunter2@host refused"): errUnreachable,
-	} {
-		if got := redact(err); !errors.Is(got, want) {
-			t.Errorf("redact(%v) = %v, want %v", err, got, want)
-		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"validator-gw/internal/api"
 	"validator-gw/internal/cache"
 	"validator-gw/internal/ratelimit"
+	"validator-gw/internal/redisconn"
 	"validator-gw/internal/revalidate"
 	"validator-gw/internal/secret"
 	"validator-gw/internal/settings"
@@ -78,7 +79,7 @@ type Gateway struct {
 	lis, mls net.Listener
 
 	store       store
-	redis       *cache.Redis // or nil
+	redis       *redisconn.Conn // or nil
 	cache       *cache.Cache
 	client      *verimail.Client
 	service     *validate.Service
@@ -118,7 +119,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	if cfg.APIKey != "" {
 		clients = []api.Key{{Name: ClientName, Key: cfg.APIKey}}
 	}
-	g.api, err = api.New(front, g.health, api.Config{Keys: clients, Settings: t.shown, Log: deps.Log, Registerer: g.registry, Rand: deps.Rand})
+	g.api, err = api.New(front, g.health, api.Config{Keys: clients, Log: deps.Log, Registerer: g.registry, Rand: deps.Rand})
 	if err != nil {
 		return nil, err
 	}
@@ -130,12 +131,14 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	if g.store, err = g.openStore(ctx, keys.sealer, deps.Rand); err != nil {
 		return nil, err
 	}
+	var shared *cache.Redis
 	if cfg.RedisURL != "" {
-		if g.redis, err = cache.OpenRedis(cache.RedisConfig{URL: cfg.RedisURL, Mode: cfg.RedisMode, KeyID: keys.id}); err != nil {
+		if g.redis, err = redisconn.Open(redisconn.Config{URL: cfg.RedisURL, Mode: cfg.RedisMode}); err != nil {
 			return nil, err
 		}
+		shared = cache.NewRedis(g.redis, keys.id, "")
 	}
-	g.cache, err = cache.New(verdictStore{g.store}, cache.Config{Size: deps.Settings.Current().Cache.L1Size, Redis: g.redis, Tuning: t.cache,
+	g.cache, err = cache.New(verdictStore{g.store}, cache.Config{Size: deps.Settings.Current().Cache.L1Size, Redis: shared, Tuning: t.cache,
 		Rand: deps.Rand, Log: deps.Log, Registerer: g.registry})
 	if err != nil {
 		return nil, err

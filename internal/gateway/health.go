@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"validator-gw/internal/api"
-	"validator-gw/internal/cache"
+	"validator-gw/internal/redisconn"
 	"validator-gw/internal/verimail"
 )
 
@@ -23,7 +23,7 @@ const (
 // never hangs.
 type health struct {
 	store  store
-	redis  *cache.Redis
+	redis  *redisconn.Conn
 	client *verimail.Client
 	kind   string // of the store
 	up     *prometheus.GaugeVec
@@ -42,7 +42,7 @@ func newHealth(kind string, reg prometheus.Registerer) *health {
 }
 
 // watch says what to look at. Call it before run.
-func (h *health) watch(s store, r *cache.Redis, c *verimail.Client) {
+func (h *health) watch(s store, r *redisconn.Conn, c *verimail.Client) {
 	h.store, h.redis, h.client = s, r, c
 }
 

@@ -31,7 +31,8 @@ func (g *Gateway) Run(ctx context.Context) error {
 	loopCtx, stopLoop := context.WithCancel(detached)
 	loop := run(func() { _ = g.loop.Run(loopCtx) })
 	sideCtx, stopSide := context.WithCancel(detached)
-	side := run(func() { _ = g.settings.Run(sideCtx) }, func() { g.health.run(sideCtx) }, func() { g.followSettings(sideCtx) })
+	side := run(func() { _ = g.settings.Run(sideCtx) }, func() { g.health.run(sideCtx) }, func() { g.followSettings(sideCtx) },
+		func() { g.watchRedis(sideCtx) })
 
 	var fault error
 	select {
@@ -135,6 +136,13 @@ func (g *Gateway) followSettings(ctx context.Context) {
 		case <-tick.C:
 			g.store.SetMaxOpen(int64(g.settings.Current().Queue.MaxOpen))
 		}
+	}
+}
+
+// watchRedis notices when a Redis that was left alone answers again.
+func (g *Gateway) watchRedis(ctx context.Context) {
+	if g.redis != nil {
+		_ = g.redis.Run(ctx)
 	}
 }
 
