@@ -1,0 +1,216 @@
+package normalize
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/net/publicsuffix"
+
+	"validator-gw/internal/verdict"
+)
+
+// Own has the operator's own lists of domains. A domain stands for itself and for every domain below it; where
+// both lists have a parent of a domain, the longer one counts. Domains beyond ASCII may be written either way.
+type Own struct {
+	// Allow beats the shipped lists: nothing below is called disposable or a misspelling.
+	Allow []string
+	// Deny is for what the operator won't have.
+	Deny []string
+	// DenyMajor names the major providers that Deny is meant to cover; without it, that is an error.
+	DenyMajor []string
+}
+
+// Lists tells what the shipped lists and the operator's own know of an address. It doesn't change, and is safe
+// for concurrent use; for other lists make another.
+type Lists struct {
+	own    map[string]ruling
+	labels int // the most labels of a name in own
+}
+
+// ruling is the operator's word on a domain.
+type ruling uint8
+
+const (
+	noRuling ruling = iota
+	allow
+	deny
+)
+
+// Settings of the operator's lists, as errors name them.
+const (
+	allowSetting     = "lists.allow"
+	denySetting      = "lists.deny"
+	denyMajorSetting = "lists.deny_major"
+)
+
+// NewLists returns the shipped lists with the operator's own. Its error joins what is wrong with each entry,
+// and says what to do about it. An entry that holds an address is not quoted.
+func NewLists(own Own) (*Lists, error) {
+	l := &Lists{own: make(map[string]ruling, len(own.Allow)+len(own.Deny))}
+	var faults []error
+	read := func(setting string, entries []string, take func(i int, domain string) error) {
+		for i, entry := range entries {
+			domain, err := listed(entry)
+			if err == nil {
+				err = take(i, domain)
+			}
+			if err != nil {
+				faults = append(faults, fmt.Errorf("%s, entry %d: %w", setting, i+1, err))
+			}
+		}
+	}
+	rule := func(r ruling) func(int, string) error {
+		return func(_ int, domain string) error {
+			if before := l.own[domain]; before != noRuling && before != r {
+				return fmt.Errorf("%s is in %s too: take it out of one of them", domain, allowSetting)
+			}
+			l.own[domain] = r
+			l.labels = max(l.labels, strings.Count(domain, ".")+1)
+			return nil
+		}
+	}
+	read(allowSetting, own.Allow, rule(allow))
+	read(denySetting, own.Deny, rule(deny))
+
+	meant := map[string]bool{}
+	read(denyMajorSetting, own.DenyMajor, func(_ int, domain string) error {
+		if e, ok := domains[domain]; !ok || e.kind != protected {
+			return fmt.Errorf("%s is no major provider: take it out, %s alone is enough", domain, denySetting)
+		}
+		if l.ruling(domain) != deny {
+			return fmt.Errorf("%s is not denied: name it in %s too, or take it out", domain, denySetting)
+		}
+		meant[domain] = true
+		return nil
+	})
+	for line := range strings.Lines(protectedList.text) { // in the order of the list, and not of a map
+		provider, _, _ := strings.Cut(line, " ")
+		if by := l.ruledBy(provider); l.own[by] == deny && !meant[provider] {
+			covered := ""
+			if by != provider {
+				covered = fmt.Sprintf(", which %s covers", by)
+			}
+			faults = append(faults, fmt.Errorf("%s: %s is a major provider%s: to deny it all the same, name it in %s too",
+				denySetting, provider, covered, denyMajorSetting))
+		}
+	}
+	if faults != nil {
+		return nil, errors.Join(faults...)
+	}
+	return l, nil
+}
+
+// listed returns an entry of the operator's as a normalized domain.
+func listed(entry string) (string, error) {
+	if strings.ContainsAny(entry, "@＠﹫") {
+		return "", errors.New("an address, or what looks like one: write its domain alone") // and never print it
+	}
+	name := strings.ToLower(strings.TrimSpace(entry))
+	if suffix, icann := publicsuffix.PublicSuffix(name); name != "" && suffix == name && icann {
+		return "", fmt.Errorf("%q is a public suffix: its domains belong to people who have nothing in common; name them singly", entry)
+	}
+	a, err := Parse("x@" + name)
+	if refusal, ok := errors.AsType[*Refusal](err); ok {
+		advice := "write a domain such as example.com, which stands for all below it too"
+		if meant, ok := strings.CutPrefix(refusal.Suggestion, "x@"); ok {
+			advice = "did you mean " + meant + "?"
+		} else if bare := strings.TrimLeft(name, "*."); bare != name && bare != "" {
+			advice = fmt.Sprintf("write %s, which stands for all below it too", bare)
+		}
+		return "", fmt.Errorf("%q is not a domain (%s): %s", entry, refusal.Reason, advice)
+	}
+	if suffix, icann := publicsuffix.PublicSuffix(a.domain); suffix == a.domain && icann { // once it is A-labels
+		return "", fmt.Errorf("%q is a public suffix: its domains belong to people who have nothing in common; name them singly", entry)
+	}
+	return a.domain, nil
+}
+
+// ruledBy returns the operator's entry that decides on domain, or nothing.
+func (l *Lists) ruledBy(domain string) string {
+	if len(l.own) == 0 {
+		return ""
+	}
+	for name := range parents(domain, l.labels) {
+		if l.own[name] != noRuling {
+			return name
+		}
+	}
+	return ""
+}
+
+func (l *Lists) ruling(domain string) ruling { return l.own[l.ruledBy(domain)] }
+
+// Shipped returns the lists that are part of this program, in a fixed order.
+func (l *Lists) Shipped() []ListRef { return slices.Clone(shipped) }
+
+// Hints is what lists tell of an address. None of it makes an address invalid.
+type Hints struct {
+	Flags verdict.Flags
+	// Suggestion is the address that was probably meant, normalized, or empty. Parse accepts it, and it is
+	// personal data as the address is.
+	Suggestion string
+	// SuggestionReason is one of verdict.SuggestionReasons, and empty without a suggestion.
+	SuggestionReason verdict.Reason
+	// Denied says that the operator denies the domain.
+	Denied bool
+	// Disposable is the list that has the domain, and zero unless that flag is true.
+	Disposable ListRef
+}
+
+// Look returns what the lists know of a. It asks nobody: it is a matter of microseconds, and the same every time.
+//
+// What a list doesn't have may still be so, so that most flags are true or unknown. Disposable is false for the
+// major providers, for services that forward, and for what the operator allows. Free is true or unknown: no list
+// says who is not free. Role is true or false: it is a question of the local part alone.
+//
+// A domain that is one edit from a provider is taken for a misspelling and not for disposable, even where the
+// list of disposable domains has it: such lists collect misspellings, and a person who made one should be asked.
+func (l *Lists) Look(a Address) Hints {
+	if a.IsZero() {
+		return Hints{}
+	}
+	h := Hints{Flags: a.Flags()}
+	h.Flags.Role = verdict.Known(isRole(a.local))
+	h.Flags.MixedScript = verdict.Known(a.mixed())
+	ruled := l.ruling(a.domain)
+	h.Denied = ruled == deny
+	about, exact, found := lookup(a.domain)
+	isFree := exact && about.free() || freeList.has(a.domain)
+	if isFree {
+		h.Flags.Free = verdict.True
+	}
+
+	meant, edits, reason := "", 0, verdict.Reason("")
+	if ruled != allow && !found && !isFree && !freeList.covers(a.domain) {
+		meant, edits, reason = nearest(a.domain)
+	}
+	switch {
+	case ruled == allow, found && about.kind != known:
+		h.Flags.Disposable = verdict.False
+	case disposableList.covers(a.domain):
+		if meant != "" && edits == 1 && meant[0] == a.domain[0] {
+			break
+		}
+		meant = ""
+		h.Flags.Disposable, h.Disposable = verdict.True, disposableList.ref
+	}
+	if meant != "" && l.ruling(meant) == deny {
+		meant = ""
+	}
+	h.Suggestion, h.SuggestionReason = a.suggest(meant, reason)
+	if h.Denied && strings.HasSuffix(h.Suggestion, "@"+a.domain) {
+		h.Suggestion, h.SuggestionReason = "", "" // to write the local part otherwise would not help
+	}
+	return h
+}
+
+// free says whether the domain is of a provider that gives mailboxes away, in every country.
+func (e entry) free() bool {
+	switch e.family {
+	case gmail, microsoft, yahoo, apple, proton, yandex:
+		return true
+	}
+	return false
+}
