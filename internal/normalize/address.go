@@ -1,6 +1,9 @@
 package normalize
 
-import "log/slog"
+import (
+	"log/slog"
+	"strings"
+)
 
 // Address is a normalized address, and Parse is the only way to get one (but for Restore, which reads back
 // what was stored). The zero value is no address. It is comparable; two are equal when their normalized text is.
@@ -24,6 +27,28 @@ func (a Address) Local() string { return a.local }
 
 // Domain returns the normalized domain, as A-labels in lower case without a trailing dot.
 func (a Address) Domain() string { return a.domain }
+
+// Unicode returns the address with its domain in U-labels, to be shown beside Text and never in its place. It
+// is empty when the domain is all ASCII anyway, and when a label of it mixes scripts (UTS 39 5.1): such a label
+// may look like another one.
+func (a Address) Unicode() string {
+	if !strings.Contains(a.domain, acePrefix) {
+		return ""
+	}
+	shown, err := profile.ToUnicode(a.domain)
+	if err != nil || shown == a.domain {
+		return ""
+	}
+	if back, err := profile.ToASCII(shown); err != nil || back != a.domain {
+		return "" // a stored address may be older than a rule
+	}
+	for label := range strings.SplitSeq(shown, ".") {
+		if !singleScript(label) {
+			return ""
+		}
+	}
+	return a.local + "@" + shown
+}
 
 // IsZero says whether a holds no address.
 func (a Address) IsZero() bool { return a == Address{} }

@@ -191,7 +191,14 @@ func checkLabels(name string) verdict.Reason {
 	return ""
 }
 
-func isDigits(label string) bool { return strings.Trim(label, "0123456789") == "" }
+func isDigits(label string) bool {
+	for i := 0; i < len(label); i++ {
+		if label[i] < '0' || '9' < label[i] {
+			return false
+		}
+	}
+	return true
+}
 
 // isReserved says whether no public mail domain can ever be under a top-level domain.
 func isReserved(tld string) bool {
