@@ -23,6 +23,7 @@ type commandLine struct {
 	Migrate     migrateCommand     `cmd:"" help:"Bring the schema of the store up to this program's, and exit."`
 	Simulate    simulateCommand    `cmd:"" help:"Run a simulated upstream by itself."`
 	Config      configCommand      `cmd:"" help:"Look at the configuration."`
+	Normalize   normalizeCommand   `cmd:"" help:"Show what becomes of addresses, without asking anyone."`
 	Healthcheck healthcheckCommand `cmd:"" help:"Ask a running gateway how it is; exit code 1 when it is not well."`
 	Version     versionCommand     `cmd:"" help:"Print the version."`
 

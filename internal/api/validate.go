@@ -156,7 +156,13 @@ func toWire(n validate.Answer, lang lang) openapi.Answer {
 		Decision: openapi.Decision(n.Decision),
 		Reason:   string(n.Reason),
 		Reasons:  []string{string(n.Reason)},
-		Email:    openapi.Email{Normalized: orNull(n.Normalized), Suggestion: orNull(n.Suggestion)},
+		Email: openapi.Email{
+			Normalized:       orNull(n.Normalized),
+			Suggestion:       orNull(n.Suggestion),
+			SuggestionReason: orNull(string(n.SuggestionReason)),
+			Unicode:          orNull(n.Unicode),
+			DedupeKey:        orNull(n.DedupeKey),
+		},
 		Flags: openapi.Flags{
 			Disposable:   n.Flags.Disposable.Ptr(),
 			Role:         n.Flags.Role.Ptr(),
@@ -191,6 +197,10 @@ func toWire(n validate.Answer, lang lang) openapi.Answer {
 		}
 		poll := max(n.PollAfter.Milliseconds(), 1)
 		body.PollAfterMs = &poll
+	}
+	if n.DisposableList != (verdict.List{}) {
+		body.DisposableList = &openapi.List{Name: n.DisposableList.Name, Version: orNull(n.DisposableList.Version),
+			Entries: n.DisposableList.Entries}
 	}
 	if n.Trail != nil {
 		trail := make([]openapi.Attempt, 0, len(n.Trail))

@@ -153,7 +153,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	flights, stop := context.WithCancel(context.WithoutCancel(ctx))
 	g.stopFlights = stop
 	g.service, err = validate.New(flights, keys.prints, g.cache, g.store, g.client, admission.NewGate(t.admission), validate.Config{
-		Flow: t.flow, Background: t.background, LateTimeout: func() time.Duration { return deps.Settings.Current().LateTimeout },
+		Flow: t.flow, Background: t.background, Address: t.address, LateTimeout: func() time.Duration { return deps.Settings.Current().LateTimeout },
 		Open:     func(sealed []byte) (string, error) { return keys.sealer.Open(sealed, suggestionContext) },
 		Recorded: func(due time.Time) { g.loop.Due(due) },
 		NewID:    newID, Rand: deps.Rand, Log: deps.Log, Registerer: g.registry})

@@ -31,8 +31,13 @@ func deriveKeys(master, previous []byte) (keys, error) {
 	if err != nil {
 		return keys{}, err
 	}
-	rows := [][]byte{row}
+	rows, former := [][]byte{row}, [][]byte(nil)
 	if previous != nil {
+		print, err := secret.Derive(previous, "fingerprint")
+		if err != nil {
+			return keys{}, fmt.Errorf("previous secret: %w", err)
+		}
+		former = append(former, print)
 		old, err := secret.Derive(previous, "row")
 		if err != nil {
 			return keys{}, fmt.Errorf("previous secret: %w", err)
@@ -43,5 +48,5 @@ func deriveKeys(master, previous []byte) (keys, error) {
 	if err != nil {
 		return keys{}, err
 	}
-	return keys{prints: normalize.NewFingerprinter(fingerprint), sealer: sealer, id: fmt.Sprintf("%x", id[:3])}, nil
+	return keys{prints: normalize.NewFingerprinter(fingerprint, former...), sealer: sealer, id: fmt.Sprintf("%x", id[:3])}, nil
 }

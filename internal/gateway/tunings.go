@@ -66,6 +66,11 @@ func (t tunings) shown() api.Settings {
 	return shown
 }
 
+func (t tunings) address() validate.AddressPlan {
+	s := t.live.Current()
+	return validate.AddressPlan{Rules: s.Address.Rules, Domains: s.Domains(), DedupeKey: s.Address.DedupeKey}
+}
+
 func (t tunings) background() validate.BackgroundPlan {
 	b := t.live.Current().Background
 	return validate.BackgroundPlan{Budget: b.Budget, MaxRetries: b.MaxRetries}

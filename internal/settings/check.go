@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"validator-gw/internal/normalize"
 )
 
 // lowJitter is the jitter below which callers that failed together retry together (simulated; two retries).
@@ -57,6 +59,15 @@ func (s *Settings) check(faulty map[string]bool, values map[string]string) (faul
 		s.Upstream.InteractiveReserve+s.Upstream.BackgroundFloor > 1 {
 		faults = append(faults, fmt.Errorf("%s and %s are more than 1 together: both are shares of the same burst",
 			show(a), show(b)))
+	}
+
+	if lists, err := normalize.NewLists(normalize.Own{Allow: s.Lists.Allow, Deny: s.Lists.Deny, DenyMajor: s.Lists.DenyMajor}); err != nil {
+		faults = append(faults, err)
+	} else {
+		s.lists = lists
+	}
+	if err := s.Address.Rules.Check(); err != nil {
+		faults = append(faults, fmt.Errorf("address.extra_tlds: %w", err))
 	}
 
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }

@@ -25,7 +25,11 @@ func table() string {
 		if !r.Live {
 			change = "restart"
 		}
-		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s | %s |\n", r.Path, r.Value, r.Bounds, change, r.Doc)
+		value := "(none)"
+		if r.Value != "" {
+			value = "`" + r.Value + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", r.Path, value, r.Bounds, change, r.Doc)
 	}
 	return b.String()
 }

@@ -19,6 +19,7 @@ func envName(path string) string {
 type field struct {
 	path, doc, bounds string
 	restart           bool // a change takes a restart
+	list              bool // may be written as a YAML list
 	get               func(*Settings) string
 	set               func(*Settings, string) error
 }
@@ -169,6 +170,28 @@ func fieldsOf(flows map[string]Flow) []field {
 	l1 := at("cache.l1_size", counts(100, 10_000_000), func(x *S) *int { return &x.Cache.L1Size },
 		"Verdicts kept in the process.")
 	l1.restart = true
+
+	domains := func(path string, place func(*S) *[]string, doc string) field {
+		f := at(path, domainNames(), place, doc)
+		f.list = true
+		return f
+	}
+	list = append(list,
+		domains("lists.allow", func(x *S) *[]string { return &x.Lists.Allow },
+			"Domains that are neither disposable nor a typing error, whatever the shipped lists say; with all below them."),
+		domains("lists.deny", func(x *S) *[]string { return &x.Lists.Deny },
+			"Domains that are refused (`local_denylist`) without asking the upstream; with all below them."),
+		domains("lists.deny_major", func(x *S) *[]string { return &x.Lists.DenyMajor },
+			"Major providers in lists.deny that are really meant; without this they are refused there."),
+		at("address.long_local_parts", switches(), func(x *S) *bool { return &x.Address.Rules.LongLocal },
+			"Accept local parts of more than the 64 octets of RFC 5321, as some machines make them."),
+		at("address.test_domains", switches(), func(x *S) *bool { return &x.Address.Rules.TestDomains },
+			"Accept addresses under .test; for test environments."),
+		domains("address.extra_tlds", func(x *S) *[]string { return &x.Address.Rules.TLDs },
+			"Top-level domains that are newer than this program."),
+		at("address.dedupe_key", switches(), func(x *S) *bool { return &x.Address.DedupeKey },
+			"Add `email.dedupe_key` to answers: equal for spellings that one provider delivers to one mailbox."),
+	)
 
 	return append(list,
 		at("cache.marker.min", durations(1*s, 1*time.Hour), func(x *S) *D { return &x.Cache.Marker.Min },

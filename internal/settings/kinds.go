@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Rate is a number of events a second. It is written 50/s, 300/m or as a bare number, per second.
@@ -262,4 +263,35 @@ func rates() kind[Rate] {
 
 func limits() kind[Limit] {
 	return kind[Limit]{parse: ParseLimit, format: Limit.String, bounds: "0 (no limit) – 1000000/s"}
+}
+
+// maxNames bounds a list of names; the file's own bound comes first.
+const maxNames = 50_000
+
+// domainNames is a list of names of domains. Whether each is one is checked with the whole.
+func domainNames() kind[[]string] {
+	return kind[[]string]{
+		parse: func(text string) ([]string, error) {
+			list := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
+			if len(list) > maxNames {
+				return nil, problem(fmt.Sprintf("has more than %d entries", maxNames))
+			}
+			return list, nil
+		},
+		format: func(list []string) string { return strings.Join(list, ",") },
+		bounds: fmt.Sprintf("domains, as a list or with commas; up to %d", maxNames),
+	}
+}
+
+// Brief shortens a value for people: a list of thousands does not belong into a log line.
+func Brief(value string) string {
+	const most = 120
+	r := []rune(value)
+	if len(r) <= most {
+		return value
+	}
+	if n := strings.Count(value, ","); n > 0 {
+		return fmt.Sprintf("%s… (%d entries)", string(r[:most]), n+1)
+	}
+	return string(r[:most]) + "…"
 }

@@ -162,7 +162,7 @@ func (l *Live) apply(ctx context.Context, data []byte, err error) (int, error) {
 			l.log().WarnContext(ctx, "setting needs a restart to change", "setting", c.path, "origin", c.origin)
 			continue
 		}
-		l.log().InfoContext(ctx, "setting changed", "setting", c.path, "old", c.old, "new", c.new, "origin", c.origin)
+		l.log().InfoContext(ctx, "setting changed", "setting", c.path, "old", Brief(c.old), "new", Brief(c.new), "origin", c.origin)
 	}
 	return len(changes), nil
 }

@@ -213,9 +213,9 @@ func fileLayer(
 			}
 		}
 	}
-	settings := map[string]bool{}
+	settings, lists := map[string]bool{}, map[string]bool{}
 	for _, f := range fields {
-		settings[f.path] = true
+		settings[f.path], lists[f.path] = true, f.list
 		names = append(names, f.path)
 		section(f.path)
 	}
@@ -236,6 +236,9 @@ func fileLayer(
 		}
 		value := file.Get(key)
 		text, scalar := scalarText(value)
+		if !scalar && lists[key] {
+			text, scalar = listText(value)
+		}
 		other, isOther := others[key]
 		switch {
 		case isOther && other.Secret:
@@ -269,6 +272,22 @@ func scalarText(v any) (string, bool) {
 		return "", false
 	}
 	return fmt.Sprint(v), true
+}
+
+// listText is the text of a list of plain values, joined with commas; an empty list is the empty text. False for
+// anything else.
+func listText(v any) (string, bool) {
+	items, ok := v.([]any)
+	if !ok {
+		return "", v == nil // "allow:" with nothing behind it is an empty list
+	}
+	texts := make([]string, len(items))
+	for i, item := range items {
+		if texts[i], ok = scalarText(item); !ok {
+			return "", false
+		}
+	}
+	return strings.Join(texts, ","), true
 }
 
 // Variables that Kubernetes makes for each Service of the namespace: for one named as the program, and for one

@@ -7,7 +7,11 @@
 // that it is not taken for a misspelt setting. No secret ever passes through this package.
 package settings
 
-import "time"
+import (
+	"time"
+
+	"validator-gw/internal/normalize"
+)
 
 // How a flow's budget is shared out. The bounds of the settings rest on them.
 const (
@@ -44,7 +48,10 @@ type Settings struct {
 	Cache       Cache
 	Queue       Queue
 	Ingress     Ingress
+	Address     Address
+	Lists       Lists
 
+	lists    *normalize.Lists  // made of Lists by check
 	origins  map[string]string // path to where its value is from
 	static   map[string]string // file keys of Known, as text
 	warnings []string
@@ -157,12 +164,33 @@ type Ingress struct {
 	QueueWait   time.Duration
 }
 
+// Address is what counts as one.
+type Address struct {
+	// Rules are how a text is read.
+	Rules normalize.Rules
+	// DedupeKey adds to each answer a key under which the spellings that one provider delivers to one mailbox are equal.
+	DedupeKey bool
+}
+
+// Lists are the operator's own lists of domains, each with all that is below it. They beat the shipped ones.
+type Lists struct {
+	// Allow is never disposable and never a typing error; Deny is refused without asking the upstream.
+	Allow, Deny []string
+	// DenyMajor confirms the entries of Deny under which a great part of all people would be refused.
+	DenyMajor []string
+}
+
+// Domains returns what the lists, the shipped ones and the operator's, know of domains.
+func (s *Settings) Domains() *normalize.Lists { return s.lists }
+
 // day is for lifetimes; clocks that change do not matter to them.
 const day = 24 * time.Hour
 
 // Default returns the settings of a gateway that nobody tuned. The caller may change the copy it gets.
 func Default() *Settings {
+	shipped, _ := normalize.NewLists(normalize.Own{}) // its errors are about the operator's entries
 	return &Settings{
+		lists: shipped,
 		Flows: map[string]Flow{
 			"signup":    {Budget: 800 * time.Millisecond, MaxRetries: 2, OnUnverified: AcceptPending},
 			"high_risk": {Budget: 950 * time.Millisecond, MaxRetries: 2, OnUnverified: Hold},

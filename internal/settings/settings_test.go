@@ -33,6 +33,8 @@ var designDefaults = map[string]string{
 	"cache.marker.min": "30s", "cache.marker.max": "1m", "cache.jitter": "0.1", "cache.l1_size": "100000",
 	"queue.workers": "8", "queue.batch": "50", "queue.lease": "30s", "queue.max_open": "1000000",
 	"queue.keep_address": "0",
+	"lists.allow":        "", "lists.deny": "", "lists.deny_major": "",
+	"address.long_local_parts": "false", "address.test_domains": "false", "address.extra_tlds": "", "address.dedupe_key": "false",
 	"ingress.per_key":    "1000/s burst 2000", "ingress.per_ip": "5/s burst 20", "ingress.concurrency": "512",
 	"ingress.queue_wait": "20ms",
 }
@@ -117,7 +119,7 @@ func TestEachRowIsOneField(t *testing.T) {
 		now := map[string]any{}
 		leaves(reflect.ValueOf(*s), "", func(name string, v reflect.Value) { now[name] = v.Interface() })
 		leaves(reflect.ValueOf(*Default()), "", func(name string, v reflect.Value) {
-			if now[name] == v.Interface() {
+			if reflect.DeepEqual(now[name], v.Interface()) {
 				return
 			}
 			if other := owner[name]; other != "" {

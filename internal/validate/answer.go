@@ -68,12 +68,20 @@ type Answer struct {
 	Reasons  []verdict.Reason
 	// Normalized is empty when the text can't be an address, or once the address is erased (status only).
 	Normalized string
-	// Suggestion is a better spelling, or empty. It never changes Normalized.
-	Suggestion string
-	Flags      verdict.Flags
-	Attempts   int
-	Source     verdict.Source
-	Provider   string
+	// Unicode is the same with the domain as people read it; empty where that is the same or might mislead.
+	Unicode string
+	// Suggestion is a better spelling, or empty. It never changes Normalized. SuggestionReason is why we make it; empty
+	// for the upstream's.
+	Suggestion       string
+	SuggestionReason verdict.Reason
+	// DedupeKey is equal for spellings that one provider delivers to one mailbox; empty unless it is switched on.
+	DedupeKey string
+	Flags     verdict.Flags
+	// DisposableList is the list that set that flag; zero when the upstream did, or nobody.
+	DisposableList verdict.List
+	Attempts       int
+	Source         verdict.Source
+	Provider       string
 	// CheckedAt is zero while nothing is known.
 	CheckedAt time.Time
 	Age       time.Duration

@@ -8,11 +8,57 @@ import (
 	"validator-gw/internal/verdict"
 )
 
-// asker is whom an answer is for.
+// asker is whom an answer is for. Without an address, only what the verdict says is known.
 type asker struct {
 	addr   normalize.Address
 	fp     normalize.Fingerprint
 	policy Policy
+	hints  normalize.Hints
+	dedupe string
+}
+
+func (s *Service) asking(addr normalize.Address, fp normalize.Fingerprint, policy Policy, plan AddressPlan) asker {
+	who := asker{addr: addr, fp: fp, policy: policy, hints: plan.Domains.Look(addr)}
+	if plan.DedupeKey {
+		who.dedupe = s.prints.DedupeKey(addr)
+	}
+	return who
+}
+
+// localOf is what is kept of the hints beside a verdict.
+func localOf(h normalize.Hints) *verdict.Local {
+	return &verdict.Local{Flags: h.Flags, Disposable: listOf(h.Disposable), Unicode: normalize.UnicodeVersion, Rules: normalize.RulesVersion}
+}
+
+func listOf(r normalize.ListRef) verdict.List {
+	return verdict.List{Name: r.Name, Version: r.Version, Entries: r.Count}
+}
+
+// introduce puts into an answer what the address alone tells: its forms, its flags under those of the upstream, and a
+// suggestion where the upstream made none.
+func (who asker) introduce(a *Answer, upstream verdict.Flags) {
+	a.Normalized, a.Unicode, a.DedupeKey = who.addr.Text(), who.addr.Unicode(), who.dedupe
+	a.explain(upstream, who.hints.Flags, listOf(who.hints.Disposable))
+	if a.Suggestion == "" {
+		a.Suggestion, a.SuggestionReason = who.hints.Suggestion, who.hints.SuggestionReason
+	}
+}
+
+// explain sets the flags: the upstream's word over ours. Where ours stands and came from a list, the list is named.
+func (a *Answer) explain(upstream, local verdict.Flags, disposable verdict.List) {
+	a.Flags = local.Over(upstream)
+	if upstream.Disposable == verdict.Unknown && local.Disposable == verdict.True {
+		a.DisposableList = disposable
+	}
+}
+
+// denied answers for a domain on the operator's own list. Nobody was asked, so nothing has an id.
+func denied(who asker) Answer {
+	a := Answer{Status: verdict.Risky, Reason: verdict.LocalDenylist, Reasons: []verdict.Reason{verdict.LocalDenylist},
+		Source: verdict.FromLocal, Fingerprint: who.fp.Prefix()}
+	who.introduce(&a, verdict.Flags{})
+	a.Decision = who.policy.Decide(a.Status, a.Reason, a.Flags)
+	return a
 }
 
 // refused answers for text that can't be an address. Nothing was checked, so nothing has an id.
@@ -21,6 +67,9 @@ func refused(err error, p Policy) Answer {
 	var r *normalize.Refusal
 	if errors.As(err, &r) {
 		a.Reason, a.Suggestion = r.Reason, r.Suggestion
+	}
+	if a.Suggestion != "" {
+		a.SuggestionReason = a.Reason
 	}
 	a.Reasons = []verdict.Reason{a.Reason}
 	a.Decision = p.Decide(a.Status, a.Reason, a.Flags)
@@ -35,14 +84,18 @@ func (s *Service) known(who asker, k verdict.Cached, source verdict.Source) Answ
 	v := *k.Verdict
 	now := time.Now()
 	a := Answer{
-		ID: v.ID, Status: v.Status, Reason: v.Reason, Reasons: v.Reasons, Flags: v.Flags, Attempts: v.Attempts, Source: source,
+		ID: v.ID, Status: v.Status, Reason: v.Reason, Reasons: v.Reasons, Attempts: v.Attempts, Source: source,
 		Provider: v.Provider, CheckedAt: v.CheckedAt, Age: max(now.Sub(v.CheckedAt), 0), Stale: now.After(v.SoftUntil),
 		Fingerprint: who.fp.Prefix(),
 	}
-	if !who.addr.IsZero() {
-		a.Normalized = who.addr.Text()
-		a.Flags = who.addr.Flags().Over(v.Flags)
+	switch {
+	case !who.addr.IsZero():
 		a.Suggestion = s.suggestion(who.addr, v.Suggestion)
+		who.introduce(&a, v.Flags)
+	case v.Local != nil:
+		a.explain(v.Flags, v.Local.Flags, v.Local.Disposable)
+	default:
+		a.Flags = v.Flags
 	}
 	a.Decision = who.policy.Decide(a.Status, a.Reason, a.Flags)
 	return a
@@ -76,8 +129,7 @@ func (s *Service) pending(who asker, m verdict.Marker) Answer {
 		NextCheckAt: m.NextCheckAt, PollAfter: min(max(time.Until(m.NextCheckAt), minPoll), maxPoll), Fingerprint: who.fp.Prefix(),
 	}
 	if !who.addr.IsZero() {
-		a.Normalized = who.addr.Text()
-		a.Flags = who.addr.Flags()
+		who.introduce(&a, verdict.Flags{})
 	}
 	a.Decision = who.policy.Decide(a.Status, a.Reason, a.Flags)
 	return a

@@ -35,8 +35,11 @@ func (p Policy) Decide(status verdict.Status, reason verdict.Reason, flags verdi
 	case verdict.Invalid:
 		return Reject
 	case verdict.Risky:
-		if reason == verdict.Disposable {
-			return Reject // the upstream's word, not a list's
+		switch {
+		case reason == verdict.LocalDenylist, reason == verdict.Disposable:
+			return Reject // the operator's word, or the upstream's; never a shipped list's
+		case flags.Disposable == verdict.True:
+			return Warn
 		}
 		return Accept
 	default: // needs_review, unresolved: nothing is known, so nothing is refused

@@ -92,6 +92,14 @@ type BackgroundPlan struct {
 	MaxRetries int
 }
 
+// AddressPlan is how texts are read, and what is known of domains without asking anyone.
+type AddressPlan struct {
+	Rules   normalize.Rules
+	Domains *normalize.Lists
+	// DedupeKey adds that key to answers.
+	DedupeKey bool
+}
+
 // Config is what New needs besides its parts. All functions must be safe for concurrent use.
 type Config struct {
 	// Flow returns the flow of a name.
@@ -100,6 +108,8 @@ type Config struct {
 	Background func() BackgroundPlan
 	// LateTimeout is how long a check may outlive its callers.
 	LateTimeout func() time.Duration
+	// Address says how texts are read and what is known of domains. It is read at each request.
+	Address func() AddressPlan
 	// Open decrypts a sealed suggestion; an error means that it is left out.
 	Open func(sealed []byte) (string, error)
 	// NewID returns a UUIDv7.
@@ -128,7 +138,7 @@ type Service struct {
 
 // New returns a service whose checks live on contexts made from base: end it to cut them off at a stop.
 func New(base context.Context, prints *normalize.Fingerprinter, c cacher, s store, v verifier, a admitter, cfg Config) (*Service, error) {
-	if cfg.Flow == nil || cfg.Background == nil || cfg.LateTimeout == nil || cfg.Open == nil || cfg.NewID == nil || cfg.Rand == nil {
+	if cfg.Flow == nil || cfg.Background == nil || cfg.Address == nil || cfg.LateTimeout == nil || cfg.Open == nil || cfg.NewID == nil || cfg.Rand == nil {
 		return nil, errors.New("validate: every function of Config is required")
 	}
 	if cfg.Recorded == nil {
@@ -175,12 +185,16 @@ func (s *Service) Validate(ctx context.Context, req Request) (Answer, error) {
 }
 
 func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow Flow) (Answer, error) {
-	addr, err := normalize.Parse(req.Raw)
+	plan := s.cfg.Address()
+	addr, err := plan.Rules.Parse(req.Raw)
 	if err != nil {
 		return refused(err, flow.Policy), nil
 	}
 	fp := s.prints.Of(addr)
-	who := asker{addr: addr, fp: fp, policy: flow.Policy}
+	who := s.asking(addr, fp, flow.Policy, plan)
+	if who.hints.Denied {
+		return denied(who), nil
+	}
 	watcher := fallback.Watcher{Client: req.Client, Flow: req.Flow, Callback: req.Callback}
 	if k, ok := s.cache.Local(fp); ok && k.Fresh(start) {
 		return s.watched(ctx, s.known(who, k, verdict.FromCache), watcher), nil
@@ -197,7 +211,7 @@ func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow
 	}
 	window := start.Add(budget - reserve)
 	f, joined, err := s.flights.Start(fp, max(s.cfg.LateTimeout(), budget),
-		func() *check { return s.newCheck(fp, addr, s.cfg.NewID()) },
+		func() *check { return s.newCheck(fp, addr, s.cfg.NewID(), localOf(who.hints)) },
 		func(ctx context.Context, c *check) error {
 			return s.interactive(ctx, c, verdict.Plan{Class: verdict.Interactive, Until: window, MaxRetries: flow.MaxRetries})
 		})
@@ -253,8 +267,9 @@ func (s *Service) recorded(ctx context.Context, who asker, c *check, out verdict
 
 // check is what those who share a flight know of it.
 type check struct {
-	fp   normalize.Fingerprint
-	addr normalize.Address
+	fp    normalize.Fingerprint
+	addr  normalize.Address
+	local *verdict.Local
 
 	mu      sync.Mutex
 	id      string
@@ -264,6 +279,7 @@ type check struct {
 	outcome verdict.Outcome  // of a check that ended without a verdict
 	ended   bool
 	open    bool                  // a review is open for it, as far as is known
+	row     normalize.Fingerprint // under which that review is, or would be; a former key's for one from before a rotation
 	steps   map[verdict.Cause]int // how far that review is on its ladders
 	// What the check found out on the mailbox's side counts once in the review: claimed says that the loop holds the
 	// row and writes it, counted that it is written, or being written.
@@ -280,8 +296,8 @@ type recording struct {
 	err    error
 }
 
-func (s *Service) newCheck(fp normalize.Fingerprint, addr normalize.Address, id string) *check {
-	return &check{fp: fp, addr: addr, id: id, started: time.Now(), records: make(map[fallback.Watcher]*recording)}
+func (s *Service) newCheck(fp normalize.Fingerprint, addr normalize.Address, id string, local *verdict.Local) *check {
+	return &check{fp: fp, addr: addr, local: local, id: id, row: fp, started: time.Now(), records: make(map[fallback.Watcher]*recording)}
 }
 
 // claim says that the loop holds the row of this check. It returns whether a person's row counts the answer already,
@@ -349,7 +365,7 @@ func (s *Service) look(ctx context.Context, c *check, markers bool) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	found, err := s.store.Lookup(ctx, c.fp)
+	found, row, err := s.stored(ctx, c.fp, c.addr)
 	if err != nil {
 		s.metrics.lookupErrors.Inc() // answers go on without; the store's own metrics and log say more
 		return false
@@ -362,7 +378,7 @@ func (s *Service) look(ctx context.Context, c *check, markers bool) bool {
 	}
 	if r := found.Review; r != nil {
 		c.mu.Lock()
-		c.id, c.open = r.ID, true
+		c.id, c.open, c.row = r.ID, true, row
 		c.steps = map[verdict.Cause]int{verdict.CauseMailbox: r.Attempts, verdict.CauseUnusable: r.Unusable}
 		c.mu.Unlock()
 		if m := s.marker(*r); markers && m.Until.After(now) {
@@ -371,6 +387,22 @@ func (s *Service) look(ctx context.Context, c *check, markers bool) bool {
 		}
 	}
 	return false
+}
+
+// stored reads what the store has of an address: under its fingerprint, or else, while a secret is being rotated, under
+// that of the former key. Row is the fingerprint under which it was found.
+func (s *Service) stored(ctx context.Context, fp normalize.Fingerprint, addr normalize.Address) (found fallback.Found, row normalize.Fingerprint, err error) {
+	found, err = s.store.Lookup(ctx, fp)
+	if err != nil || found.Verdict != nil || found.Review != nil {
+		return found, fp, err
+	}
+	for _, former := range s.prints.Previous(addr) {
+		found, err = s.store.Lookup(ctx, former)
+		if err != nil || found.Verdict != nil || found.Review != nil {
+			return found, former, err
+		}
+	}
+	return fallback.Found{}, fp, nil
 }
 
 // marker says how long an open review answers by itself: on the mailbox's side until its next check, else the
@@ -395,14 +427,14 @@ func (s *Service) ask(ctx context.Context, c *check, plan verdict.Plan) error {
 		return nil
 	}
 	v := out.Verdict
-	v.ID, v.Trail = c.name(), out.Trail
+	v.ID, v.Trail, v.Local = c.name(), out.Trail, c.local
 	v = s.cache.Put(c.fp, v)
 	c.mu.Lock()
 	c.known, c.source, c.outcome, c.ended = verdict.Cached{Verdict: &v}, verdict.FromUpstream, out, true
-	open := c.open
+	open, row := c.open, c.row
 	c.mu.Unlock()
 	if open && plan.Class == verdict.Interactive { // the loop settles what it claimed under its lease
-		s.settle(ctx, c.fp, v, out.Trail)
+		s.settle(ctx, row, v, out.Trail)
 	}
 	return nil
 }
@@ -474,13 +506,13 @@ func (s *Service) record(ctx context.Context, c *check, out verdict.Outcome, w f
 	s.cfg.Recorded(r.review.NextCheckAt)
 	c.mu.Lock()
 	c.id, c.open = r.review.ID, true
-	late := c.known.Verdict
+	late, row := c.known.Verdict, c.row
 	c.mu.Unlock()
 	if late != nil {
 		// The answer came while the row was being written: whoever is second settles it, and the cache's last
 		// word must be the verdict.
 		s.cache.Fill(c.fp, *late)
-		s.settle(ctx, c.fp, *late, out.Trail)
+		s.settle(ctx, row, *late, out.Trail)
 		return r.review, late, nil
 	}
 	s.amend(ctx, c)
@@ -532,7 +564,7 @@ func (s *Service) entry(c *check, id string, out verdict.Outcome, w fallback.Wat
 		in, firm = max(in, wait+time.Duration(s.cfg.Rand()*float64(10*time.Second))), true
 	}
 	return fallback.Entry{
-		ID: id, Fingerprint: c.fp, DomainKey: s.prints.DomainKey(c.addr), Address: c.addr,
+		ID: id, Fingerprint: c.row, DomainKey: s.prints.DomainKey(c.addr), Address: c.addr,
 		Reason: out.Verdict.Reason, Cause: out.Cause, CheckIn: in, Firm: firm,
 		Priority: fallback.PriorityInteractive, Watcher: w, Trail: out.Trail,
 	}
@@ -549,10 +581,12 @@ func spread(d time.Duration, rand func() float64) time.Duration {
 func (s *Service) Recheck(ctx context.Context, claim fallback.Claim) verdict.Outcome {
 	plan := s.cfg.Background()
 	limit := plan.Budget + s.cfg.LateTimeout()
-	f, _, err := s.flights.Start(claim.Fingerprint, limit,
+	// Not the row's own fingerprint: that may be a former key's, and people who ask meanwhile must join.
+	fp := s.prints.Of(claim.Address)
+	f, _, err := s.flights.Start(fp, limit,
 		func() *check {
-			c := s.newCheck(claim.Fingerprint, claim.Address, claim.ReviewID)
-			c.claimed = true
+			c := s.newCheck(fp, claim.Address, claim.ReviewID, localOf(s.cfg.Address().Domains.Look(claim.Address)))
+			c.claimed, c.row = true, claim.Fingerprint
 			return c
 		},
 		func(ctx context.Context, c *check) error {

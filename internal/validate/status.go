@@ -61,12 +61,12 @@ func (s *Service) status(ctx context.Context, id string, p Policy) (Answer, erro
 	case !errors.Is(err, fallback.ErrUnknownID):
 		// The store is away; what was not written behind yet is known all the same.
 		if v, ok := s.cache.Pending(id); ok {
-			return s.stored(who, v), nil
+			return s.unrecorded(who, v), nil
 		}
 		return Answer{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	if v, ok := s.cache.Pending(id); ok {
-		return s.stored(who, v), nil
+		return s.unrecorded(who, v), nil
 	}
 	v, err := s.store.Verdict(ctx, id)
 	switch {
@@ -76,18 +76,21 @@ func (s *Service) status(ctx context.Context, id string, p Policy) (Answer, erro
 		return Answer{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	who.fp = v.Fingerprint
-	return s.stored(who, v.Verdict), nil
+	return s.unrecorded(who, v.Verdict), nil
 }
 
-// stored answers with a verdict that never was a review: its address is not kept.
-func (s *Service) stored(who asker, v verdict.Verdict) Answer {
+// unrecorded answers with a verdict that never was a review: its address is not kept.
+func (s *Service) unrecorded(who asker, v verdict.Verdict) Answer {
 	a := s.known(who, verdict.Cached{Verdict: &v}, verdict.FromCache)
 	a.Trail, a.Erased = v.Trail, true
 	return a
 }
 
 func (s *Service) reviewed(r fallback.Review, who asker) Answer {
-	who.addr, who.fp = r.Address, r.Fingerprint
+	who.fp = r.Fingerprint
+	if !r.Address.IsZero() {
+		who = s.asking(r.Address, r.Fingerprint, who.policy, s.cfg.Address())
+	}
 	var a Answer
 	switch {
 	case r.State == fallback.Open:

@@ -39,6 +39,7 @@ type setup struct {
 	service *validate.Service
 	prints  *normalize.Fingerprinter
 	due     func(time.Time) // the loop's, once there is one
+	address validate.AddressPlan
 	stop    []func()
 }
 
@@ -65,7 +66,7 @@ func bubble(t *testing.T, story func(t *testing.T, s *setup), wrap ...func(verif
 	t.Parallel()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		s := &setup{t: t, prints: normalize.NewFingerprinter([]byte("key of the test"))}
+		s := &setup{t: t, prints: normalize.NewFingerprinter([]byte("key of the test")), address: plan(t, normalize.Own{})}
 		var err error
 		if s.sim, err = simulator.New(simulator.Config{}); err != nil {
 			t.Fatal(err)
@@ -104,6 +105,7 @@ func bubble(t *testing.T, story func(t *testing.T, s *setup), wrap ...func(verif
 				Background: func() validate.BackgroundPlan {
 					return validate.BackgroundPlan{Budget: 15 * time.Second, MaxRetries: 3}
 				},
+				Address:     func() validate.AddressPlan { return s.address },
 				LateTimeout: func() time.Duration { return 10 * time.Second },
 				Open:        func(b []byte) (string, error) { return sealer.Open(b, "suggestion") },
 				NewID:       func() string { return uuid.Must(uuid.NewV7()).String() },

@@ -142,6 +142,28 @@ type Suggestion struct {
 	Sealed []byte `json:"sealed,omitempty"`
 }
 
+// List names a list of domains, so that a flag which comes from it can be explained.
+type List struct {
+	// Name is that of the package that it was taken from, or "operator".
+	Name string `json:"name"`
+	// Version is the package's; empty for the operator's.
+	Version string `json:"version,omitempty"`
+	// Entries counts its domains.
+	Entries int `json:"entries"`
+}
+
+// Local is what the program knew of an address by itself when it was checked. It is made anew for each request that
+// brings the address; what is kept serves those who come with an id alone.
+type Local struct {
+	Flags Flags `json:"flags"`
+	// Disposable is the list that set that flag; the zero List when none did.
+	Disposable List `json:"disposable,omitzero"`
+	// Unicode is the version of the tables by which the address was normalized, and Rules that of our own rules: an
+	// address that is normalized differently one day can be told from two addresses.
+	Unicode string `json:"unicode"`
+	Rules   int    `json:"rules"`
+}
+
 // Verdict is one final word on one address, in the form in which it is cached and stored. It is immutable
 // once made: share it freely, change a copy.
 type Verdict struct {
@@ -153,6 +175,9 @@ type Verdict struct {
 	Flags   Flags    `json:"flags"`
 	// Suggestion is the upstream's; a local one is made anew for each request.
 	Suggestion Suggestion `json:"suggestion,omitzero"`
+	// Local is what was known of the address without asking anyone; nil in verdicts from before it was kept. Flags are
+	// the upstream's alone.
+	Local *Local `json:"local,omitempty"`
 	// Attempts counts the calls to the upstream that this check took, the answered one included.
 	Attempts int `json:"attempts"`
 	// Provider is the profile's name, such as verimail_v3; empty for an unresolved verdict that no provider gave.
@@ -175,6 +200,11 @@ type Attempt struct {
 	HTTPStatus        int    `json:"http_status,omitempty"`
 	LatencyMS         int64  `json:"latency_ms"`
 	UpstreamRequestID string `json:"upstream_request_id,omitempty"`
+	// ProviderResult is what the provider called its result, in its own words, as far as they are plain and short; the
+	// verdict is our reading of it.
+	ProviderResult string `json:"provider_result,omitempty"`
+	// ProviderScore is the provider's confidence from 0 to 100; nil when it gave none.
+	ProviderScore *int `json:"provider_score,omitempty"`
 }
 
 // Cause says whose side holds an answer up; it chooses the ladder on which a review is tried again.
@@ -243,6 +273,9 @@ type Plan struct {
 	Until time.Time
 	// MaxRetries bounds the attempts after the first.
 	MaxRetries int
+	// RequestID names the request that a person waits for, and Fingerprint is the prefix of the address's; both are
+	// for the log and may be empty.
+	RequestID, Fingerprint string
 }
 
 // Outcomes of one attempt, as the trail, the log and the metrics name them.

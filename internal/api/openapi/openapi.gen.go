@@ -253,6 +253,9 @@ type Answer struct {
 	// PollAfterMs Only while `needs_review`. Milliseconds after which asking for the answer makes sense.
 	PollAfterMs *int64 `json:"poll_after_ms,omitempty"`
 
+	// DisposableList Only when `flags.disposable` is true because a list says so, not the upstream. Which list.
+	DisposableList *List `json:"disposable_list,omitempty"`
+
 	// Trail Only in `GET /status/{id}`. What was tried, oldest first; the newest 50 are kept. For an id that was
 	// answered 200 it has the calls of that check, too.
 	Trail *[]Attempt `json:"trail,omitempty"`
@@ -350,8 +353,22 @@ type Email struct {
 	// is erased here.
 	Normalized *string `json:"normalized"`
 
-	// Suggestion A better spelling to offer to the person. It never changes `normalized`.
+	// Suggestion A better spelling to offer to the person: of an address as of a text that can't be one. It never changes
+	// `normalized`, `status` or `decision`.
 	Suggestion *string `json:"suggestion"`
+
+	// SuggestionReason Why there is a suggestion: `typo_domain`, `mixed_script` (a look-alike), `percent_encoded`, or the reason for
+	// which the text can't be an address. Null without a suggestion, and for one of the upstream's.
+	SuggestionReason *string `json:"suggestion_reason"`
+
+	// Unicode `normalized` with its domain in its own script, to show to people. Null when that is the same, and when a
+	// label mixes scripts as look-alikes do.
+	Unicode *string `json:"unicode"`
+
+	// DedupeKey Equal for the spellings that one provider delivers to one mailbox, such as dots and tags at Gmail; for
+	// counting people, never for sending. Null unless the setting `address.dedupe_key` is on, and once the address
+	// is erased here.
+	DedupeKey *string `json:"dedupe_key"`
 }
 
 // EraseRequest The address to forget.
@@ -385,6 +402,18 @@ type Flags struct {
 
 	// MixedScript The domain mixes scripts, such as Latin and Cyrillic, as look-alikes do.
 	MixedScript *bool `json:"mixed_script"`
+}
+
+// List A list of domains.
+type List struct {
+	// Name The package that it is from, or `operator`.
+	Name string `json:"name"`
+
+	// Version The package's version; null for the operator's own.
+	Version *string `json:"version"`
+
+	// Entries How many domains it has.
+	Entries int `json:"entries"`
 }
 
 // Liveness defines model for Liveness.
