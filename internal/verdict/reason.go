@@ -1,15 +1,61 @@
 package verdict
 
+import "slices"
+
 // Reason is why a status was given: a closed set of codes, stable on the wire.
 type Reason string
 
-// Reasons of final verdicts.
+// Reasons of a valid address.
 const (
-	MailboxAccepted   Reason = "mailbox_accepted"
-	MailboxNotFound   Reason = "mailbox_not_found"
-	MailboxFull       Reason = "mailbox_full"
-	CatchAll          Reason = "catch_all"
-	Disposable        Reason = "disposable"
+	MailboxAccepted Reason = "mailbox_accepted"
+	AliasAccepted   Reason = "alias_accepted"  // accepted, and another name of a mailbox
+	LocalAllowlist  Reason = "local_allowlist" // on the account's own list at the provider
+)
+
+// Reasons of an invalid address that a provider found; SyntaxReasons are those found here.
+const (
+	MailboxNotFound       Reason = "mailbox_not_found"
+	MailboxDisabled       Reason = "mailbox_disabled"
+	SyntaxInvalid         Reason = "syntax_invalid"
+	ProviderRuleViolation Reason = "provider_rule_violation" // a name that its mail provider does not give out
+	TypoSuspected         Reason = "typo_suspected"
+	DomainNotFound        Reason = "domain_not_found"
+	NoMX                  Reason = "no_mx"
+	UnroutableMX          Reason = "unroutable_mx"
+	DoesNotAcceptMail     Reason = "does_not_accept_mail"
+)
+
+// Reasons of a risky address.
+const (
+	CatchAll             Reason = "catch_all"
+	RoleCatchAll         Reason = "role_catch_all"
+	ProviderUnverifiable Reason = "provider_unverifiable" // the mail provider tells nobody; needs_review too
+	LowDeliverability    Reason = "low_deliverability"
+	MailboxFull          Reason = "mailbox_full"
+	Disposable           Reason = "disposable"
+	DisposableLongTerm   Reason = "disposable_long_term"
+	Role                 Reason = "role"
+	LowQuality           Reason = "low_quality"
+	Gibberish            Reason = "gibberish"
+	NoReply              Reason = "no_reply"
+	HighRiskDomain       Reason = "high_risk_domain"
+	ImmatureDomain       Reason = "immature_domain"
+	RiskyTLD             Reason = "risky_tld"
+	SubdomainMailer      Reason = "subdomain_mailer"
+	UnknownMailProvider  Reason = "unknown_mail_provider"
+	MXForward            Reason = "mx_forward"
+	AIAgentMailbox       Reason = "ai_agent_mailbox"
+	Toxic                Reason = "toxic"
+	Spamtrap             Reason = "spamtrap"
+	SpamtrapSuspected    Reason = "spamtrap_suspected"
+	AbuseComplainer      Reason = "abuse_complainer"
+	GloballySuppressed   Reason = "globally_suppressed"
+	LocalDenylist        Reason = "local_denylist" // on the account's own list at the provider
+)
+
+// Reasons of an unresolved address beside those of reviews.
+const (
+	ClaimedByPerson   Reason = "claimed_by_person"  // its owner forbade processing it (451); never asked again while this is kept
 	ReviewExpired     Reason = "review_expired"     // went on too long without an answer
 	AddressUnreadable Reason = "address_unreadable" // sealed under a secret that is gone
 	ReviewPoisoned    Reason = "review_poisoned"    // five claims in a row ended with nothing
@@ -18,7 +64,15 @@ const (
 // Reasons on the mailbox's side: asking again later may help.
 const (
 	MailboxTempRejected Reason = "mailbox_temp_rejected"
+	Greylisted          Reason = "greylisted"
 	MXUnreachable       Reason = "mx_unreachable"
+	SMTPTimeout         Reason = "smtp_timeout"
+	SMTPConnectFailed   Reason = "smtp_connect_failed"
+	SMTPDisconnected    Reason = "smtp_disconnected"
+	SMTPTempError       Reason = "smtp_temp_error"
+	SMTPInvalidResponse Reason = "smtp_invalid_response"
+	AntispamBlocked     Reason = "antispam_blocked"
+	DNSTempError        Reason = "dns_temp_error"
 	VerifierError       Reason = "verifier_error"
 )
 
@@ -93,12 +147,52 @@ var SyntaxReasons = []Reason{
 	IPLiteral, TLDNumeric, TLDUnknown, ReservedDomain, IDNInvalid,
 }
 
-// ReviewReasons lists the reasons that a needs_review answer can give.
-var ReviewReasons = []Reason{
-	MailboxTempRejected, MXUnreachable, VerifierError, UpstreamPending, UpstreamTimeout, UpstreamThrottled,
-	UpstreamError, UpstreamQuota, UpstreamAuth, UpstreamRefused, UpstreamBadResponse, CircuitOpen,
-	BudgetExhausted, LimiterSaturated, Unmapped, Contradictory,
+// ValidReasons, InvalidReasons and RiskyReasons list the reasons that the upstream's verdicts give, by status.
+var (
+	ValidReasons   = []Reason{MailboxAccepted, AliasAccepted, LocalAllowlist}
+	InvalidReasons = []Reason{
+		MailboxNotFound, MailboxDisabled, SyntaxInvalid, ProviderRuleViolation, TypoSuspected, DomainNotFound, NoMX,
+		UnroutableMX, DoesNotAcceptMail,
+	}
+	RiskyReasons = []Reason{
+		CatchAll, RoleCatchAll, ProviderUnverifiable, LowDeliverability, MailboxFull, Disposable, DisposableLongTerm, Role,
+		LowQuality, Gibberish, NoReply, HighRiskDomain, ImmatureDomain, RiskyTLD, SubdomainMailer, UnknownMailProvider,
+		MXForward, AIAgentMailbox, Toxic, Spamtrap, SpamtrapSuspected, AbuseComplainer, GloballySuppressed, LocalDenylist,
+	}
+)
+
+// MailboxReasons lists the reasons of a needs_review answer that lie on the mailbox's side.
+var MailboxReasons = []Reason{
+	MailboxTempRejected, Greylisted, MXUnreachable, SMTPTimeout, SMTPConnectFailed, SMTPDisconnected, SMTPTempError,
+	SMTPInvalidResponse, AntispamBlocked, DNSTempError, VerifierError, ProviderUnverifiable,
 }
 
+// UpstreamReasons lists those on the upstream's side, or on ours towards it.
+var UpstreamReasons = []Reason{
+	UpstreamPending, UpstreamTimeout, UpstreamThrottled, UpstreamError, UpstreamQuota, UpstreamAuth, UpstreamRefused,
+	UpstreamBadResponse, CircuitOpen, BudgetExhausted, LimiterSaturated,
+}
+
+// ReviewReasons lists the reasons that a needs_review answer can give.
+var ReviewReasons = slices.Concat(MailboxReasons, UpstreamReasons, []Reason{Unmapped, Contradictory})
+
 // FinalReasons lists the reasons that the upstream's final verdicts and an ended review give.
-var FinalReasons = []Reason{MailboxAccepted, MailboxNotFound, MailboxFull, CatchAll, Disposable, ReviewExpired, ReviewPoisoned, AddressUnreadable}
+var FinalReasons = slices.Concat(ValidReasons, InvalidReasons, RiskyReasons,
+	[]Reason{ClaimedByPerson, ReviewExpired, ReviewPoisoned, AddressUnreadable})
+
+// Answers returns the reasons that an upstream's answer of this status can give; none for an unknown status.
+func Answers(s Status) []Reason {
+	switch s {
+	case Valid:
+		return ValidReasons
+	case Invalid:
+		return InvalidReasons
+	case Risky:
+		return RiskyReasons
+	case NeedsReview:
+		return MailboxReasons
+	case Unresolved:
+		return []Reason{ClaimedByPerson}
+	}
+	return nil
+}
