@@ -20,6 +20,11 @@ FUZZTIME ?= 30s
 FUZZ     ?= ^Fuzz
 SEEDS    ?= 100
 SEED     ?=
+PROFILE  ?= phases
+RATE     ?=
+MINUTES  ?=
+STORE    ?=
+GATEWAYS ?=
 ARGS     ?=
 
 .PHONY: help
@@ -97,6 +102,13 @@ fuzz: ## Fuzz each target for a while [PKG=./internal/normalize FUZZ=Parse FUZZT
 .PHONY: world
 world: ## Play simulated days against the whole gateway [SEEDS=1000, or SEED=42 for one of them]
 	$(GO) test ./internal/world -run '^TestWorld$$' -count=1 -v -timeout 0 $(if $(SEED),-world.seed=$(SEED),-world.seeds=$(SEEDS))
+
+# Exit code 1 means that a promise is broken: the table names it. docs/soak.md says what each profile plays.
+.PHONY: soak
+soak: build ## Run the gateway under load and faults, and check its promises [PROFILE=phases|fleet|redis-hang|blip|slow|campaign RATE=200 MINUTES=3 SEED=7 STORE=postgres|sqlite GATEWAYS=1]
+	@$(GO) build -o bin/soak ./internal/soak/cmd/soak
+	bin/soak -profile $(PROFILE) $(if $(RATE),-rate $(RATE)) $(if $(MINUTES),-minutes $(MINUTES)) $(if $(SEED),-seed $(SEED)) \
+	  $(if $(STORE),-store $(STORE)) $(if $(GATEWAYS),-gateways $(GATEWAYS)) $(ARGS)
 
 .PHONY: clean
 clean: ## Remove what was built (data/, where "make run" keeps its store, stays)

@@ -1,0 +1,145 @@
+package soak
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"validator-gw/internal/verimail/simulator"
+)
+
+// Stage is a stretch of a run in which the upstream behaves in one way and people come at one pace. Stages of one name
+// are one row of the table.
+type Stage struct {
+	Name string
+	For  time.Duration
+	// Mode is what the upstream does from the stage's beginning on.
+	Mode simulator.Mode
+	// From and To are the pace of new addresses a second, at the stage's beginning and end, linear between them.
+	From, To float64
+	// Act is done to Redis at the beginning.
+	Act Act
+	// Trouble says that the stage's end is a recovery, whose time is measured.
+	Trouble bool
+}
+
+// Act is what a stage does to the run's Redis.
+type Act string
+
+// The acts.
+const (
+	NoAct  Act = ""
+	Kill   Act = "kill"   // SIGKILL
+	Start  Act = "start"  // after Kill; it comes back empty
+	Pause  Act = "pause"  // SIGSTOP: connections stay, nothing answers
+	Resume Act = "resume" // SIGCONT
+)
+
+// Habits are what people do besides coming once; shares of the new addresses.
+type Habits struct {
+	// Double is the share that clicks twice within 300 ms, Again the share that sends the form once more after 5 to 40 s.
+	Double, Again float64
+}
+
+// Ask is one request, decided before the run begins.
+type Ask struct {
+	At      time.Duration // since the beginning of the load
+	Address string        // empty: a bare GET /livez, the control
+	Repeat  bool          // the address was asked before
+	Gateway int           // index of the gateway that gets it
+	Stage   int           // index of the stage
+}
+
+// controlPace is how many control requests a second there are. They run beside the load and measure what the machine
+// and this program add to every latency.
+const controlPace = 20
+
+// tokens are in every address of a plan, and must be in no log.
+var tokens = []string{"zsoak", "example.com", "example.net", "example.org"}
+
+// stretch is the length of all stages.
+func stretch(stages []Stage) time.Duration {
+	var d time.Duration
+	for _, s := range stages {
+		d += s.For
+	}
+	return d
+}
+
+// drawPlan draws all requests of a run, in the order of their time. It depends on its arguments alone. The gaps between
+// new addresses are exponential, as those of strangers are, and so those between two controls.
+func drawPlan(seed uint64, stages []Stage, habits Habits, gateways int) []Ask {
+	r := rand.New(rand.NewPCG(seed, 0x736f616b))
+	var asks []Ask
+	end := stretch(stages)
+	add := func(a Ask) {
+		if a.At < end {
+			a.Gateway = r.IntN(gateways)
+			asks = append(asks, a)
+		}
+	}
+	begin := time.Duration(0)
+	n := 0
+	for _, s := range stages {
+		pace := func(at time.Duration) float64 {
+			return s.From + (s.To-s.From)*float64(at)/float64(max(s.For, 1))
+		}
+		// Each gap is drawn at the pace of its beginning, which is near enough: the pace changes slowly against a gap.
+		for at := gap(r, pace(0)); at < s.For; at += gap(r, pace(at)) {
+			address := drawAddress(r, seed, n)
+			n++
+			add(Ask{At: begin + at, Address: address})
+			if r.Float64() < habits.Double {
+				add(Ask{At: begin + at + between(r, 0, 300*time.Millisecond), Address: address, Repeat: true})
+			}
+			if r.Float64() < habits.Again {
+				add(Ask{At: begin + at + between(r, 5*time.Second, 40*time.Second), Address: address, Repeat: true})
+			}
+		}
+		begin += s.For
+	}
+	for at := gap(r, controlPace); at < end; at += gap(r, controlPace) {
+		add(Ask{At: at})
+	}
+	slices.SortStableFunc(asks, func(a, b Ask) int { return cmp.Compare(a.At, b.At) })
+	for i := range asks {
+		asks[i].Stage = stageAt(stages, asks[i].At)
+	}
+	return asks
+}
+
+// gap is an exponential gap at a pace; without a pace nobody comes for a year.
+func gap(r *rand.Rand, pace float64) time.Duration {
+	const year = 365 * 24 * time.Hour
+	if pace <= 0 {
+		return year
+	}
+	return min(time.Duration(r.ExpFloat64()/pace*float64(time.Second)), year)
+}
+
+func between(r *rand.Rand, low, high time.Duration) time.Duration {
+	return low + time.Duration(r.Float64()*float64(high-low))
+}
+
+// drawAddress is the nth address: half of all people are with one provider, the others spread over many. The domains
+// are reserved for examples (RFC 2606); the local part is none of the simulator's magic names.
+func drawAddress(r *rand.Rand, seed uint64, n int) string {
+	domain := "example.com"
+	if r.Float64() < 0.5 {
+		domain = fmt.Sprintf("mail%d.example.net", r.IntN(200))
+	}
+	return fmt.Sprintf("zsoak%x.%d@%s", seed&0xffffff, n, domain)
+}
+
+// stageAt is the index of the stage at a time; after the last one, the last.
+func stageAt(stages []Stage, at time.Duration) int {
+	for i, s := range stages {
+		if at < s.For {
+			return i
+		}
+		at -= s.For
+	}
+	return len(stages) - 1
+}
