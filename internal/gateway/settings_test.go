@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -100,6 +101,7 @@ func TestLiveSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.live = settings.NewLive(set, path, nil, nil)
+	b.live.Log = slog.New(slog.NewJSONHandler(b.log, nil))
 	b.start()
 
 	if value, standard, origin := b.settings().row("upstream.rate"); value != "1000/s" || standard != "20/s" || origin != "settings.yaml:5" {
