@@ -87,10 +87,9 @@ func hostName(text string) (string, verdict.Reason) {
 // wireName returns what text is in the DNS, one label or more, or why it can't be in it. Lengths are left to
 // the caller.
 func wireName(text string) (string, verdict.Reason) {
-	name := text
-	if isASCII(text) {
-		name = strings.ToLower(text)
-	} else {
+	ascii := isASCII(text)
+	name := strings.ToLower(text)
+	if !ascii {
 		var reason verdict.Reason
 		if name, reason = toASCII(text); reason != "" {
 			return "", reason
@@ -102,19 +101,24 @@ func wireName(text string) (string, verdict.Reason) {
 	if reason := checkLabels(name); reason != "" {
 		return "", reason
 	}
-	// A label that is too long is refused for that, and the time that punycode takes grows with the square of
-	// the length.
-	if strings.Contains(name, acePrefix) && !hasLongLabel(name) {
+	// What is too long is refused for that, and the time that punycode takes grows with the square of the length.
+	if strings.Contains(name, acePrefix) && len(name) <= maxDomain && !hasLongLabel(name) {
 		// An A-label must be the one way to write what it stands for. This is also the second conversion of
 		// names that were converted, which the first doesn't fully vouch for (golang/go#81525).
 		if again, err := profile.ToASCII(name); err != nil || again != name {
 			return "", verdict.IDNInvalid
 		}
-		if shown, _ := idna.Punycode.ToUnicode(name); strings.ContainsFunc(shown, isSmart) {
+		if ascii && hidesSmart(name) { // toASCII saw to all else
 			return "", verdict.SmartPunctuation
 		}
 	}
 	return name, ""
+}
+
+// hidesSmart says whether A-labels stand for smart punctuation.
+func hidesSmart(name string) bool {
+	shown, _ := idna.Punycode.ToUnicode(name)
+	return strings.ContainsFunc(shown, isSmart)
 }
 
 // toASCII maps a name that is not ASCII. The result still needs to be checked.
@@ -131,8 +135,12 @@ func toASCII(text string) (string, verdict.Reason) {
 		return "", verdict.SmartPunctuation
 	}
 	for label := range strings.SplitSeq(mapped, ".") {
-		if strings.HasPrefix(label, acePrefix) && !isASCII(label) {
+		switch {
+		case !strings.HasPrefix(label, acePrefix):
+		case !isASCII(label):
 			return "", verdict.IDNInvalid // idna decodes it all the same (golang/go#81116)
+		case hidesSmart(label):
+			return "", verdict.SmartPunctuation
 		}
 	}
 	name, err := profile.ToASCII(text)

@@ -27,105 +27,204 @@ var strict = idna.New(
 	idna.CheckHyphens(true),
 )
 
-// checkLaws checks what holds for every text.
-func checkLaws(t rapid.TB, raw string) {
+// checkLaws checks what holds for every text under every choice of rules.
+func checkLaws(t rapid.TB, rules Rules, raw string) {
 	t.Helper()
-	a, err := Parse(raw)
+	a, changes, err := rules.Read(raw)
 	if err != nil {
 		refusal, ok := errors.AsType[*Refusal](err)
 		if !ok {
-			t.Fatalf("Parse(%q): %T, want *Refusal", raw, err)
+			t.Fatalf("Read(%q): %T, want *Refusal", raw, err)
 		}
-		if !a.IsZero() {
-			t.Fatalf("Parse(%q) = %q beside an error", raw, a.Text())
+		if !a.IsZero() || changes != 0 {
+			t.Fatalf("Read(%q) = %q, %v beside an error", raw, a.Text(), changes.Names())
 		}
 		if !slices.Contains(verdict.SyntaxReasons, refusal.Reason) {
-			t.Fatalf("Parse(%q): reason %q is not a syntax reason", raw, refusal.Reason)
+			t.Fatalf("Read(%q): reason %q is not a syntax reason", raw, refusal.Reason)
 		}
 		if refusal.Error() != "not an address: "+string(refusal.Reason) {
-			t.Fatalf("Parse(%q): error says %q", raw, refusal.Error())
+			t.Fatalf("Read(%q): error says %q", raw, refusal.Error())
 		}
 		if s := refusal.Suggestion; s != "" {
-			if b, err := Parse(s); err != nil || b.Text() != s {
-				t.Fatalf("Parse(%q) suggests %q, which parses to %q, %v", raw, s, b.Text(), err)
+			if b, err := rules.Parse(s); err != nil || b.Text() != s {
+				t.Fatalf("Read(%q) suggests %q, which parses to %q, %v", raw, s, b.Text(), err)
 			}
 		}
 		return
 	}
 
 	text := a.Text()
-	if again, err := Parse(text); err != nil || again != a {
-		t.Fatalf("Parse(%q) = %q, which parses to %q, %v", raw, text, again.Text(), err)
+	if again, more, err := rules.Read(text); err != nil || again != a || more != 0 {
+		t.Fatalf("Read(%q) = %q, which reads as %q, %v, %v", raw, text, again.Text(), more.Names(), err)
+	}
+	if (changes == 0) != (raw == text) {
+		t.Fatalf("Read(%q) = %q, by %q", raw, text, changes.Names())
+	}
+	if restored, err := Restore(text); err != nil || restored != a {
+		t.Fatalf("Read(%q) = %q, restored as %q, %v", raw, text, restored.Text(), err)
 	}
 	if strings.Count(text, "@") != 1 || a.Local() == "" || a.Domain() == "" {
-		t.Fatalf("Parse(%q) = %q: not two parts at one '@'", raw, text)
+		t.Fatalf("Read(%q) = %q: not two parts at one '@'", raw, text)
 	}
 	if !utf8.ValidString(text) || !norm.NFC.IsNormalString(text) {
-		t.Fatalf("Parse(%q) = %q: not UTF-8 in NFC", raw, text)
+		t.Fatalf("Read(%q) = %q: not UTF-8 in NFC", raw, text)
 	}
 	for _, r := range text {
-		if unicode.IsControl(r) || unicode.IsSpace(r) || unicode.Is(unicode.Cf, r) && r < 0x600 {
-			t.Fatalf("Parse(%q) = %q: holds %U", raw, text, r)
+		if unicode.IsControl(r) || unicode.IsSpace(r) || isInvisible(r) && !isJoiner(r) && r != emojiSelector {
+			t.Fatalf("Read(%q) = %q: holds %U", raw, text, r)
 		}
 	}
-	if len(a.Local()) > 64 || len(a.Domain()) > 253 || len(text) > 254 {
-		t.Fatalf("Parse(%q) = %q: over the limits of SMTP", raw, text)
+	if len(a.Local()) > 64 && !rules.LongLocal || len(a.Domain()) > 253 || len(text) > 254 {
+		t.Fatalf("Read(%q) = %q: over the limits of SMTP", raw, text)
 	}
 	if !strings.Contains(a.Domain(), ".") {
-		t.Fatalf("Parse(%q) = %q: no dot in the domain", raw, text)
+		t.Fatalf("Read(%q) = %q: no dot in the domain", raw, text)
 	}
 	for label := range strings.SplitSeq(a.Domain(), ".") {
 		if len(label) < 1 || len(label) > 63 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-			t.Fatalf("Parse(%q) = %q: label %q", raw, text, label)
+			t.Fatalf("Read(%q) = %q: label %q", raw, text, label)
 		}
 	}
 	if wire, err := strict.ToASCII(a.Domain()); err != nil || wire != a.Domain() {
-		t.Fatalf("Parse(%q) = %q: the profile makes %q of its domain, %v", raw, text, wire, err)
+		t.Fatalf("Read(%q) = %q: the profile makes %q of its domain, %v", raw, text, wire, err)
 	}
-	if upper, err := Parse(strings.ToUpper(raw)); isASCII(raw) && (err != nil || upper != a) {
-		t.Fatalf("Parse(%q) = %q, but %q in upper case, %v", raw, text, upper.Text(), err)
+	if shown := a.Unicode(); shown != "" {
+		if again, err := rules.Parse(shown); len(shown) <= maxAddress && (err != nil || again != a) {
+			t.Fatalf("Read(%q) = %q, shown as %q, which parses to %q, %v", raw, text, shown, again.Text(), err)
+		}
 	}
-	if spelled, err := Parse(norm.NFD.String(raw)); err == nil && spelled != a {
-		t.Fatalf("Parse(%q) = %q, but %q when decomposed", raw, text, spelled.Text())
+	if upper, err := rules.Parse(strings.ToUpper(raw)); isASCII(raw) && (err != nil || upper != a) {
+		t.Fatalf("Read(%q) = %q, but %q in upper case, %v", raw, text, upper.Text(), err)
+	}
+	if spelled, err := rules.Parse(norm.NFD.String(raw)); err == nil && spelled != a {
+		t.Fatalf("Read(%q) = %q, but %q when decomposed", raw, text, spelled.Text())
 	}
 	if isASCII(text) {
 		if oracle, err := mail.ParseAddress(text); err != nil || oracle.Address != text || oracle.Name != "" {
-			t.Fatalf("Parse(%q) = %q, net/mail says %v, %v", raw, text, oracle, err)
+			t.Fatalf("Read(%q) = %q, net/mail says %v, %v", raw, text, oracle, err)
 		}
 	}
 	if isASCII(a.Local()) {
 		// The raw text held that local part in ASCII: nothing came to look like it.
 		local, _, _ := strings.Cut(raw, "@")
 		if got := strings.ToLower(strings.ReplaceAll(strings.TrimFunc(local, isEdge), " ", "")); got != a.Local() {
-			t.Fatalf("Parse(%q) = %q: local part was %q", raw, text, got)
+			t.Fatalf("Read(%q) = %q: local part was %q", raw, text, got)
 		}
 	}
+	if strict := (Rules{}); rules.LongLocal || rules.TestDomains || len(rules.TLDs) > 0 {
+		if b, err := strict.Parse(raw); err == nil && b != a {
+			t.Fatalf("Read(%q) = %q, but %q without rules", raw, text, b.Text())
+		}
+	} else if b, err := loose.Parse(raw); err != nil || b != a {
+		t.Fatalf("Read(%q) = %q, but %q, %v under rules that let more in", raw, text, b.Text(), err)
+	}
 }
+
+// loose are rules that let more in than the zero Rules.
+var loose = Rules{LongLocal: true, TestDomains: true, TLDs: []string{"corp", "Bücher", "xn--e1afmkfd"}}
+
+// checkPair checks what holds for two texts.
+func checkPair(t rapid.TB, x, y string) {
+	t.Helper()
+	a, err := Parse(x)
+	if err != nil {
+		return
+	}
+	b, err := Parse(y)
+	if err != nil {
+		return
+	}
+	same := a.Text() == b.Text()
+	if (a == b) != same {
+		t.Fatalf("%q and %q: equal %v as addresses, %v as text", a.Text(), b.Text(), a == b, same)
+	}
+	if (prints.Of(a) == prints.Of(b)) != same {
+		t.Fatalf("%q and %q: fingerprints %s and %s", a.Text(), b.Text(), prints.Of(a), prints.Of(b))
+	}
+	if (prints.DomainKey(a) == prints.DomainKey(b)) != (a.Domain() == b.Domain()) {
+		t.Fatalf("%q and %q: domain keys %d and %d", a.Text(), b.Text(), prints.DomainKey(a), prints.DomainKey(b))
+	}
+}
+
+var prints = NewFingerprinter(countingKey(0))
 
 func FuzzParse(f *testing.F) {
 	for _, tc := range slices.Concat(parseCases, idnCases) {
 		f.Add(tc.in)
 	}
-	f.Fuzz(func(t *testing.T, raw string) { checkLaws(t, raw) })
+	f.Fuzz(func(t *testing.T, raw string) { checkLaws(t, Rules{}, raw) })
 }
 
-// TestLaws draws texts that are nearly addresses, which random bytes hardly ever are.
+func FuzzRules(f *testing.F) {
+	for i, tc := range slices.Concat(parseCases, idnCases) {
+		f.Add(tc.in, i%2 == 0, i%3 == 0, "corp")
+	}
+	f.Add("ana@example.bücher", true, true, "xn--bcher-kva")
+	f.Fuzz(func(t *testing.T, raw string, long, test bool, tld string) {
+		rules := Rules{LongLocal: long, TestDomains: test, TLDs: []string{tld}}
+		if err := rules.Check(); err == nil {
+			if _, err := rules.Parse("ana@example." + tld); err != nil {
+				t.Fatalf("%q is taken as a top-level domain, and %v", tld, err)
+			}
+		}
+		checkLaws(t, rules, raw)
+	})
+}
+
+// FuzzNearly puts texts together from pieces, an octet of the input for each: they are nearly addresses, which
+// random octets hardly ever are.
+func FuzzNearly(f *testing.F) {
+	f.Add([]byte{0, 53}, false)
+	f.Add([]byte{57, 0, 53, 33}, true)
+	f.Fuzz(func(t *testing.T, choice []byte, isLoose bool) {
+		var text strings.Builder
+		for _, c := range choice[:min(len(choice), 40)] {
+			text.WriteString(pieces[int(c)%len(pieces)])
+		}
+		rules := Rules{}
+		if isLoose {
+			rules = loose
+		}
+		checkLaws(t, rules, text.String())
+	})
+}
+
+func FuzzFingerprint(f *testing.F) {
+	all := slices.Concat(parseCases, idnCases)
+	for i, tc := range all {
+		f.Add(tc.in, all[(i+1)%len(all)].in)
+		if tc.want != "" {
+			f.Add(tc.in, tc.want)
+		}
+	}
+	f.Fuzz(func(t *testing.T, x, y string) { checkPair(t, x, y) })
+}
+
+// pieces are what addresses and what is nearly one are made of.
+var pieces = []string{
+	"a", "Z", "9", "ü", "É", "e\u0301", "ß", "Σ", "İ", "\u212a", "\u037e", "用", "ａ", "．", "＠", "。", "א", "ا", "1",
+	".", ".", "-", "--", "_", "+", "'", `"`, `\`, "(", ")", "<", ">", ",", ";", ":", "[", "]", "@", "@", "%40", "/",
+	" ", "\t", "\n", "\u00a0", "\u200b", "\u200d", "\u00ad", "\ufeff", "\u202e", "\u2066", "\u0301", "\ufe0f", "😀",
+	"\x00", "\x7f", "\u0085", "\ufffd", "\xff", "xn--", "XN--", "xn--bcher-kva", "mailto:", "example", "com", ".com",
+	"@example.com", "@example.com", "Bob <", "»", "«", "{", "}", "\ue000", "\ufdd0", "%", "%25", "\u2019", "\u2013", "“", "”",
+	"\u200c", "م", "क\u094d", "\ufb01", "\ufffc", ".test", ".corp", "gmail", ".con", "!", "?", "，", "ａｎａ", "бүк", "例え", "\u2260", "\U0001d41a",
+}
+
+// TestLaws draws texts that are nearly addresses, which random octets hardly ever are.
 func TestLaws(t *testing.T) {
 	t.Parallel()
-	piece := rapid.SampledFrom([]string{
-		"a", "Z", "9", "ü", "É", "e\u0301", "ß", "Σ", "İ", "\u212a", "\u037e", "用", "ａ", "．", "＠", "。", "א", "ا", "1",
-		".", ".", "-", "--", "_", "+", "'", `"`, `\`, "(", ")", "<", ">", ",", ";", ":", "[", "]", "@", "@", "%40", "/",
-		" ", "\t", "\n", "\u00a0", "\u200b", "\u200d", "\u00ad", "\ufeff", "\u202e", "\u2066", "\u0301", "\ufe0f", "😀",
-		"\x00", "\x7f", "\u0085", "\ufffd", "\xff", "xn--", "XN--", "xn--bcher-kva", "mailto:", "example", "com", ".com",
-		"@example.com", "@example.com", "Bob <", "»", "«", "{", "}", "\ue000", "\ufdd0",
-	})
+	piece := rapid.SampledFrom(pieces)
 	rapid.Check(t, func(t *rapid.T) {
+		rules := Rules{}
+		if rapid.Bool().Draw(t, "loose") {
+			rules = loose
+		}
 		for range 50 {
-			checkLaws(t, strings.Join(rapid.SliceOfN(piece, 0, 12).Draw(t, "pieces"), ""))
+			checkLaws(t, rules, strings.Join(rapid.SliceOfN(piece, 0, 12).Draw(t, "pieces"), ""))
 		}
 	})
 	rapid.Check(t, func(t *rapid.T) {
-		checkLaws(t, rapid.String().Draw(t, "local")+"@"+rapid.String().Draw(t, "label")+".com")
+		checkLaws(t, Rules{}, rapid.String().Draw(t, "local")+"@"+rapid.String().Draw(t, "label")+".com")
 	})
 }
 
@@ -149,8 +248,9 @@ func TestNoRuneBecomesASCII(t *testing.T) {
 	}
 }
 
-// TestEveryRuneInALocalPart holds the laws for all of Unicode, alone and before a combining mark.
-func TestEveryRuneInALocalPart(t *testing.T) {
+// TestEveryRune holds the laws for all of Unicode: in a local part, alone and before a combining mark, and in a
+// domain, where none may bring in a dash that nobody can register.
+func TestEveryRune(t *testing.T) {
 	t.Parallel()
 	for r := rune(0); r <= unicode.MaxRune; r++ {
 		if r == 0xd800 {
@@ -161,7 +261,12 @@ func TestEveryRuneInALocalPart(t *testing.T) {
 		if alike && r%499 != 0 {
 			continue
 		}
-		checkLaws(t, "a"+string(r)+"@example.com")
-		checkLaws(t, string(r)+"\u0307@example.com")
+		checkLaws(t, Rules{}, "a"+string(r)+"@example.com")
+		checkLaws(t, Rules{}, string(r)+"\u0307@example.com")
+		domain := "ana@a" + string(r) + "b.com"
+		checkLaws(t, Rules{}, domain)
+		if a, err := Parse(domain); err == nil && strings.ContainsFunc(a.Unicode(), isSmart) {
+			t.Errorf("%U in a domain becomes %+q", r, a.Unicode())
+		}
 	}
 }

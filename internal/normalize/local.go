@@ -32,7 +32,9 @@ func (p parser) local(text, domain string) (string, *Refusal) {
 		case verdict.SmartPunctuation:
 			return "", p.refuse(reason, straighten(text)+"@"+domain)
 		case verdict.ConfusableLocal:
-			return "", p.refuse(reason, norm.NFKC.String(text)+"@"+domain)
+			if len(text) <= maxAddress { // NFKC makes text longer, too
+				return "", p.refuse(reason, norm.NFKC.String(text)+"@"+domain)
+			}
 		case verdict.WhitespaceInside:
 			// A blank that is no U+0020 is void beside '@' and dots in the eyes of whoever typed it.
 			if plain := strings.Map(plainSpace, text); plain != text {
@@ -43,6 +45,13 @@ func (p parser) local(text, domain string) (string, *Refusal) {
 	}
 	if isASCII(text) {
 		return strings.ToLower(text), nil
+	}
+	if len(text) > maxAddress {
+		// Refused whatever it folds to, and folding takes its time.
+		if p.rules.LongLocal {
+			return "", refuse(verdict.AddressTooLong)
+		}
+		return "", refuse(verdict.LocalTooLong)
 	}
 	folded := foldLocal(text)
 	// What was fine apart need not be fine together.

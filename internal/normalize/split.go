@@ -66,7 +66,7 @@ func (p parser) around(text string) *Refusal {
 			return p.refuse(verdict.TrailingPunct, rest)
 		}
 	}
-	if strings.ContainsAny(bare, "＠﹫") {
+	if strings.Contains(bare, "＠") || strings.Contains(bare, "﹫") {
 		return p.refuse(verdict.FullwidthAt, narrow(text))
 	}
 	switch {
@@ -124,28 +124,37 @@ var wrappers = map[rune]rune{
 	'“': '”', '„': '“', '‘': '’', '«': '»', '‹': '›', '＜': '＞', '（': '）', '「': '」', '〈': '〉',
 }
 
-// unwrap returns what one pair of wrappers holds, if that is the whole text and may be an address, or what
-// follows an opening one that was never closed.
+// maxWrappers bounds how many pairs may be round an address: more are no slip of the hand.
+const maxWrappers = 3
+
+// unwrap returns what a pair of wrappers holds, if that is the whole text and may be an address, or what
+// follows an opening one that was never closed. A pair may be in another.
 func unwrap(text string) (string, bool) {
-	open, n := utf8.DecodeRuneInString(text)
-	end, m := utf8.DecodeLastRuneInString(text)
-	closing, ok := wrappers[open]
-	if !ok || len(text) <= n+m {
-		return "", false
+	for range maxWrappers {
+		open, n := utf8.DecodeRuneInString(text)
+		end, m := utf8.DecodeLastRuneInString(text)
+		closing, ok := wrappers[open]
+		if !ok || len(text) <= n+m {
+			return "", false
+		}
+		inner := text[n : len(text)-m]
+		switch {
+		case closing != end:
+			half := text[n:]
+			return half, strings.ContainsRune(`<(["“„«＜（`, open) && !strings.ContainsRune(half, closing) && hasAt(half)
+		case !hasAt(inner):
+			return "", false
+		case !strings.ContainsRune(inner, open) && !strings.ContainsRune(inner, end):
+			return inner, true
+		}
+		text = inner // two pairs side by side, or a pair in a pair
 	}
-	if rest := text[n:]; closing != end && strings.ContainsRune(`<(["“„«＜（`, open) && !strings.ContainsRune(rest, closing) {
-		return rest, strings.ContainsAny(rest, "@＠﹫") // half a pair
-	} else if closing != end {
-		return "", false
-	}
-	inner := text[n : len(text)-m]
-	if !strings.ContainsAny(inner, "@＠﹫") {
-		return "", false
-	}
-	if strings.ContainsRune(inner, open) || strings.ContainsRune(inner, end) { // two things side by side, or a pair in a pair
-		return unwrap(inner)
-	}
-	return inner, true
+	return "", false
+}
+
+// hasAt says whether text has an '@' of any width.
+func hasAt(text string) bool {
+	return strings.IndexByte(text, '@') >= 0 || strings.Contains(text, "＠") || strings.Contains(text, "﹫")
 }
 
 // displayName refuses `name <address>` (RFC 5322 3.4), with or without quotes round the name.
@@ -155,7 +164,7 @@ func (p parser) displayName(text, bare string) *Refusal {
 		return nil
 	}
 	inner := text[open+1 : len(text)-1]
-	if !strings.ContainsAny(inner, "@＠﹫") {
+	if !hasAt(inner) {
 		return nil
 	}
 	suggestion := p.suggest(inner)
