@@ -1,6 +1,10 @@
 package validate
 
-import "validator-gw/internal/verdict"
+import (
+	"slices"
+
+	"validator-gw/internal/verdict"
+)
 
 // Decision is what a flow's policy makes of a status: what the caller should do next.
 type Decision string
@@ -24,6 +28,13 @@ type Policy struct {
 	OnUnverified Decision
 }
 
+// rejected are the risky reasons for which an address is refused: the upstream's word, or the operator's own list, and
+// never a shipped one. The other risky addresses may well reach a person.
+var rejected = []verdict.Reason{
+	verdict.LocalDenylist, verdict.Disposable, verdict.DisposableLongTerm, verdict.Toxic, verdict.Spamtrap, verdict.SpamtrapSuspected,
+	verdict.AbuseComplainer, verdict.GloballySuppressed,
+}
+
 // Decide applies the policy to what is known. A flag set by a local list weighs at most a warning.
 func (p Policy) Decide(status verdict.Status, reason verdict.Reason, flags verdict.Flags) Decision {
 	switch status {
@@ -33,11 +44,14 @@ func (p Policy) Decide(status verdict.Status, reason verdict.Reason, flags verdi
 		}
 		return Accept
 	case verdict.Invalid:
+		if reason == verdict.TypoSuspected {
+			return Warn // a guess, if the upstream's
+		}
 		return Reject
 	case verdict.Risky:
 		switch {
-		case reason == verdict.LocalDenylist, reason == verdict.Disposable:
-			return Reject // the operator's word, or the upstream's; never a shipped list's
+		case slices.Contains(rejected, reason):
+			return Reject
 		case flags.Disposable == verdict.True:
 			return Warn
 		}

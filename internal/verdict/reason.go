@@ -50,7 +50,7 @@ const (
 	SpamtrapSuspected    Reason = "spamtrap_suspected"
 	AbuseComplainer      Reason = "abuse_complainer"
 	GloballySuppressed   Reason = "globally_suppressed"
-	LocalDenylist        Reason = "local_denylist" // on the account's own list at the provider
+	LocalDenylist        Reason = "local_denylist" // on the operator's own list, or on the account's at the provider
 )
 
 // Reasons of an unresolved address beside those of reviews.
