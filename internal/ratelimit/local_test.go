@@ -9,12 +9,12 @@ import (
 	"pgregory.net/rapid"
 )
 
-func limits(l Limits) func() Limits { return func() Limits { return l } }
+func fixed(l Limits) func() Limits { return func() Limits { return l } }
 
 func TestLocalStartsEmptyAndFills(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := NewLocal(limits(Limits{Rate: 10, Burst: 5}))
+		l := NewLocal(fixed(Limits{Rate: 10, Burst: 5}))
 		if _, _, ok := l.TakeInteractive(t.Context(), 0); ok {
 			t.Fatal("a new bucket granted at once, want it to start empty")
 		}
@@ -35,7 +35,7 @@ func TestLocalStartsEmptyAndFills(t *testing.T) {
 func TestLocalBooksWithinTheWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := NewLocal(limits(Limits{Rate: 20, Burst: 1}))
+		l := NewLocal(fixed(Limits{Rate: 20, Burst: 1}))
 		time.Sleep(time.Second)
 		wantWaits := []time.Duration{0, 50 * time.Millisecond, 100 * time.Millisecond}
 		for i, want := range wantWaits {
@@ -53,7 +53,7 @@ func TestLocalBooksWithinTheWait(t *testing.T) {
 func TestBackgroundLeavesTheReserve(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := NewLocal(limits(Limits{Rate: 10, Burst: 10, Reserve: 0.5}))
+		l := NewLocal(fixed(Limits{Rate: 10, Burst: 10, Reserve: 0.5}))
 		time.Sleep(time.Minute)
 		background := 0
 		for {
@@ -78,7 +78,7 @@ func TestBackgroundLeavesTheReserve(t *testing.T) {
 func TestInteractiveFloodLeavesTheFloor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := NewLocal(limits(Limits{Rate: 20, Burst: 20, Reserve: 0.5, Floor: 0.1}))
+		l := NewLocal(fixed(Limits{Rate: 20, Burst: 20, Reserve: 0.5, Floor: 0.1}))
 		background := 0
 		for range 60_000 { // a minute of a flood of 1,000 a second
 			l.TakeInteractive(t.Context(), 0)
@@ -107,7 +107,7 @@ func TestNeverOverRate(t *testing.T) {
 		background := rapid.SliceOfN(rapid.Bool(), len(gaps), len(gaps)).Draw(rt, "background")
 		var grants []time.Time
 		synctest.Test(t, func(*testing.T) {
-			l := NewLocal(limits(lim))
+			l := NewLocal(fixed(lim))
 			for i, gap := range gaps {
 				time.Sleep(time.Duration(gap) * time.Millisecond)
 				if background[i] {

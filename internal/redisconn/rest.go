@@ -9,9 +9,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The rest: after this many failures in a row, calls fail at once for this long.
+// The rest: after this many failures in a row over at least this span, calls fail at once for this long. The span is for
+// what stops everyone for a moment (a fork, a collection, a busy machine): the calls that are in the air then fail
+// together, and say no more than one.
 const (
 	restAfter = 5
+	restSpan  = 100 * time.Millisecond
 	restFor   = 3 * time.Second
 )
 
@@ -21,7 +24,8 @@ type rest struct {
 	began chan struct{} // holds one value for who watches
 
 	mu      sync.Mutex
-	run     int // failures in a row
+	run     int       // failures in a row
+	since   time.Time // the first of them
 	until   time.Time
 	watch   bool
 	resting bool // while watched
@@ -52,7 +56,10 @@ func (r *rest) report(err error) {
 	case err == nil, errors.Is(err, redis.Nil):
 		r.run = 0
 	default:
-		if r.run++; r.run >= restAfter {
+		if r.run == 0 {
+			r.since = now
+		}
+		if r.run++; r.run >= restAfter && now.Sub(r.since) >= restSpan {
 			r.run = restAfter - 1 // one more failure after the rest begins the next
 			r.until, r.resting = now.Add(restFor), true
 			select {
