@@ -17,7 +17,8 @@
 // Postgres uses the database's clock, so that replicas agree; SQLite has one process and takes Go's, so that
 // it can live in a test's bubble.
 //
-// The address is sealed at rest and erased when the review ends; a fingerprint is all that stays.
+// The address is sealed at rest and erased when the review ends; a fingerprint is all that stays. Erase removes that,
+// too, with all that hangs on it.
 package fallback
 
 import (
@@ -207,5 +208,6 @@ type Retention struct {
 	Ended time.Duration // settled reviews
 }
 
-// DefaultRetention keeps ended reviews for 30 days; verdicts go at their hard expiry.
+// DefaultRetention keeps ended reviews for 30 days; verdicts go at their hard expiry, answers under an Idempotency-Key
+// when the time that they were given is over.
 var DefaultRetention = Retention{Ended: 30 * 24 * time.Hour}

@@ -10,7 +10,8 @@ import (
 // operations is the closed set of the label "operation".
 var operations = []string{
 	"record", "lookup", "review", "verdict", "watch", "watchers", "claim", "heartbeat", "give_back", "settle", "settle_open",
-	"postpone", "kill", "hasten", "put_verdicts", "stats", "sweep", "ping",
+	"postpone", "kill", "hasten", "put_verdicts", "stats", "sweep", "ping", "reserve_key", "read_key", "keep_answer", "free_key",
+	"erase",
 }
 
 // metrics of one store.
@@ -29,7 +30,7 @@ func newMetrics(reg prometheus.Registerer, store string) (*metrics, error) {
 	}, []string{"store", "operation"})
 	failures := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "validator_gw_store_errors_total",
-		Help: "Operations that the durable store could not do. A lost lease, an unknown id and a full queue are answers.",
+		Help: "Operations that the durable store could not do. A lost lease, an unknown id, a full queue and an erased address are answers.",
 	}, []string{"store", "operation"})
 	if reg != nil {
 		var err error
@@ -61,7 +62,13 @@ func register[C prometheus.Collector](reg prometheus.Registerer, c C) (C, error)
 // observe is deferred with the start of the operation and the address of its error.
 func (m *metrics) observe(operation string, start time.Time, err *error) {
 	m.duration[operation].Observe(time.Since(start).Seconds())
-	if *err != nil && !errors.Is(*err, ErrLeaseLost) && !errors.Is(*err, ErrUnknownID) && !errors.Is(*err, ErrQueueFull) {
-		m.errors[operation].Inc()
+	if *err == nil {
+		return
 	}
+	for _, answer := range []error{ErrLeaseLost, ErrUnknownID, ErrQueueFull, ErrErased} {
+		if errors.Is(*err, answer) {
+			return
+		}
+	}
+	m.errors[operation].Inc()
 }

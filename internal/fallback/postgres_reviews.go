@@ -21,12 +21,13 @@ const keepTrail = `'$[last - 49 to last]'`
 // reviews, then the row of review_queue.
 //
 // A due time that is a lease's end is never brought forward. A lease that ran out is cleared, or a new due time
-// would make it look held.
+// would make it look held. It brings no row when the address was erased since the check began.
 const record = `
 WITH r AS (
     INSERT INTO reviews AS r
            (id, fingerprint, domain_key, address, state, reason, cause, trail, recorded_at, updated_at)
-    VALUES ($1, $2, $3, $4, 'open', $5, $6, $7::jsonb, now(), now())
+    SELECT $1::uuid, $2::bytea, $3::bigint, $4::bytea, 'open', $5::text, $6::text, $7::jsonb, now(), now()
+     WHERE NOT EXISTS (SELECT FROM erasures WHERE fingerprint = $2 AND up_to >= $1::uuid)
     ON CONFLICT (fingerprint) WHERE state = 'open' DO UPDATE
        SET reason = CASE WHEN $18 THEN r.reason ELSE excluded.reason END,
            cause = CASE WHEN $18 THEN r.cause ELSE excluded.cause END,
@@ -65,7 +66,8 @@ SELECT r.id::text, r.reason, r.cause, r.trail::text, r.recorded_at, r.updated_at
 // one row.
 //
 // When the commit's outcome is unknown it is tried once more while ctx allows, and is then ErrUnknownCommit: the
-// review may be found under the entry's ID. ErrQueueFull: too many are open and this would be another.
+// review may be found under the entry's ID. ErrQueueFull: too many are open and this would be another. ErrErased: the
+// address was erased after the entry's ID was made, and nothing was written.
 func (s *Postgres) Record(ctx context.Context, e Entry) (_ Review, err error) {
 	defer s.metrics.observe("record", time.Now(), &err)
 	if err := e.check(); err != nil {
@@ -84,11 +86,17 @@ func (s *Postgres) Record(ctx context.Context, e Entry) (_ Review, err error) {
 	if err == nil {
 		return r, nil
 	}
+	if errors.Is(err, ErrErased) {
+		return Review{}, err
+	}
 	unknown := outcomeUnknown(err)
 	if ctx.Err() == nil && (unknown || pgconn.SafeToRetry(err)) {
 		r, err = s.recordOnce(ctx, s.record.acquireLive, e, unknown)
 		if refused, ok := errors.AsType[*pgconn.PgError](err); ok && unknown && refused.Code == "23505" {
 			return s.Review(ctx, e.ID) // it was written the first time, and has ended since
+		}
+		if errors.Is(err, ErrErased) {
+			return Review{}, err
 		}
 		unknown = err != nil && (unknown || outcomeUnknown(err))
 	}
@@ -128,6 +136,9 @@ func (s *Postgres) recordOnce(
 		count(e.Cause == verdict.CauseUnusable), outage, e.moves(),
 		e.Watcher.Client, e.Watcher.Flow, e.Watcher.Callback, e.Counted).
 		Scan(&r.ID, &r.Reason, &r.Cause, &kept, &r.RecordedAt, &r.UpdatedAt, &fresh, &r.NextCheckAt)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Review{}, ErrErased
+	}
 	if err != nil {
 		return Review{}, err
 	}
@@ -305,6 +316,7 @@ INSERT INTO verdicts AS v (id, fingerprint, status, reason, body, checked_at, ha
 SELECT id::uuid, fingerprint, status, reason, body::jsonb, checked_at, hard_until
 FROM unnest($1::text[], $2::bytea[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[])
      AS i (id, fingerprint, status, reason, body, checked_at, hard_until)
+WHERE NOT EXISTS (SELECT FROM erasures e WHERE e.fingerprint = i.fingerprint AND e.up_to >= i.id::uuid)
 ON CONFLICT (id) DO UPDATE
    SET fingerprint = excluded.fingerprint, status = excluded.status, reason = excluded.reason,
        body = excluded.body, checked_at = excluded.checked_at, hard_until = excluded.hard_until
@@ -312,7 +324,8 @@ ON CONFLICT (id) DO UPDATE
 
 // PutVerdicts stores final verdicts by id, 500 a statement; of two with one id the newer by CheckedAt stays. A
 // verdict that is not final or has no hard expiry is an error, before anything is written; after any other error
-// some statements may have been committed, and calling again does no harm.
+// some statements may have been committed, and calling again does no harm. Verdicts of an address that was erased since
+// their ids were made are passed over.
 func (s *Postgres) PutVerdicts(ctx context.Context, batch []Stored) (err error) {
 	defer s.metrics.observe("put_verdicts", time.Now(), &err)
 	all, err := newestByID(batch)
@@ -374,17 +387,27 @@ DELETE FROM verdicts WHERE id = ANY (ARRAY(
     SELECT id FROM verdicts WHERE hard_until <= now()
     ORDER BY hard_until LIMIT $1 FOR UPDATE SKIP LOCKED))`
 
-// Sweep deletes settled reviews past their retention, with their watchers, and verdicts past their hard expiry,
-// in batches of 500, until none is left or ctx ends. It returns how many reviews and verdicts went, also beside
-// an error. Replicas may sweep at the same time. Dead reviews stay.
+// Sweep deletes settled reviews past their retention, with their watchers, verdicts past their hard expiry, answers
+// under an Idempotency-Key past their time and erasures that need not be remembered, in batches of 500, until none is
+// left or ctx ends; and what came back of an erased address. It returns how many rows went, also beside an error.
+// Replicas may sweep at the same time. Dead reviews stay.
 func (s *Postgres) Sweep(ctx context.Context, keep Retention) (deleted int, err error) {
 	defer s.metrics.observe("sweep", time.Now(), &err)
 	if keep.Ended <= 0 {
 		keep = DefaultRetention
 	}
+	for _, again := range []string{sweepErasedReviews, sweepErasedVerdicts} {
+		n, err := s.admin.exec(ctx, again)
+		deleted += int(n)
+		if err != nil {
+			return deleted, fmt.Errorf("sweep: %w", err)
+		}
+	}
 	for _, batch := range []func() (int64, error){
 		func() (int64, error) { return s.admin.exec(ctx, sweepReviews, keep.Ended, maxSweepBatch) },
 		func() (int64, error) { return s.admin.exec(ctx, sweepVerdicts, maxSweepBatch) },
+		func() (int64, error) { return s.admin.exec(ctx, sweepAnswers, maxSweepBatch) },
+		func() (int64, error) { return s.admin.exec(ctx, sweepErasures, maxSweepBatch) },
 	} {
 		for {
 			n, err := batch()

@@ -26,7 +26,7 @@ func (s *SQLite) Record(ctx context.Context, e Entry) (_ Review, err error) {
 	switch {
 	case errors.Is(err, errAbandoned), errors.Is(err, errCommit):
 		return Review{}, fmt.Errorf("record: %w: %w", ErrUnknownCommit, err)
-	case err != nil && !errors.Is(err, ErrQueueFull):
+	case err != nil && !errors.Is(err, ErrQueueFull) && !errors.Is(err, ErrErased):
 		return Review{}, fmt.Errorf("record: %w", err)
 	}
 	return r, err
@@ -34,6 +34,11 @@ func (s *SQLite) Record(ctx context.Context, e Entry) (_ Review, err error) {
 
 func (s *SQLite) record(ctx context.Context, tx *tx, e Entry) (Review, error) {
 	now := time.Now()
+	if gone, err := erased(ctx, tx, e.Fingerprint, e.ID); err != nil {
+		return Review{}, err
+	} else if gone {
+		return Review{}, ErrErased
+	}
 	r, err := s.openReview(ctx, tx, e.Fingerprint)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -259,6 +264,13 @@ func (s *SQLite) PutVerdicts(ctx context.Context, batch []Stored) (err error) {
 		all = all[len(part):]
 		err := s.writer.do(ctx, func(ctx context.Context, tx *tx) error {
 			for _, p := range part {
+				gone, err := erased(ctx, tx, p.Fingerprint, canonicalID(p.Verdict.ID))
+				if err != nil {
+					return err
+				}
+				if gone {
+					continue
+				}
 				if err := putVerdict(ctx, tx, p.Fingerprint, p.Verdict); err != nil {
 					return err
 				}
@@ -318,6 +330,10 @@ DELETE FROM reviews WHERE id IN (
     SELECT id FROM reviews WHERE state = 'settled' AND ended_at < ? ORDER BY ended_at LIMIT ?)`
 	const sweepVerdicts = `
 DELETE FROM verdicts WHERE id IN (SELECT id FROM verdicts WHERE hard_until <= ? ORDER BY hard_until LIMIT ?)`
+	const sweepAnswers = `
+DELETE FROM idempotent_answers WHERE key IN (SELECT key FROM idempotent_answers WHERE until <= ? ORDER BY until LIMIT ?)`
+	const sweepErasures = `
+DELETE FROM erasures WHERE fingerprint IN (SELECT fingerprint FROM erasures WHERE forget_at <= ? LIMIT ?)`
 	defer s.metrics.observe("sweep", time.Now(), &err)
 	if keep.Ended <= 0 {
 		keep = DefaultRetention
@@ -326,7 +342,7 @@ DELETE FROM verdicts WHERE id IN (SELECT id FROM verdicts WHERE hard_until <= ? 
 	for _, sweep := range []struct {
 		query string
 		until time.Time
-	}{{sweepReviews, now.Add(-keep.Ended)}, {sweepVerdicts, now}} {
+	}{{sweepReviews, now.Add(-keep.Ended)}, {sweepVerdicts, now}, {sweepAnswers, now}, {sweepErasures, now}} {
 		for {
 			n, err := write(ctx, s.writer, func(ctx context.Context, tx *tx) (int64, error) {
 				return changed(tx.ExecContext(ctx, sweep.query, micros(sweep.until), maxSweepBatch))

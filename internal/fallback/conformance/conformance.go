@@ -39,6 +39,12 @@ type Store interface {
 	Kill(ctx context.Context, c fallback.Claim, reason verdict.Reason) error
 	Hasten(ctx context.Context, limit int, spread time.Duration) (int, error)
 
+	ReserveKey(ctx context.Context, r fallback.Reservation) (fallback.Held, error)
+	ReadKey(ctx context.Context, key fallback.Hash) (fallback.Held, error)
+	KeepAnswer(ctx context.Context, key fallback.Hash, token int64, answer []byte, keep time.Duration) error
+	FreeKey(ctx context.Context, key fallback.Hash, token int64) error
+	Erase(ctx context.Context, e fallback.Erasure) (fallback.Erased, error)
+
 	Stats(ctx context.Context) (fallback.Stats, error)
 	Sweep(ctx context.Context, keep fallback.Retention) (deleted int, err error)
 	SetMaxOpen(n int64)
@@ -81,7 +87,7 @@ func Sealer(seeds ...byte) *secret.Sealer {
 // Run runs the suite. setup makes a Bed, opened under Sealer(0), and calls story with it, in a bubble if the store
 // can live in one.
 func Run(t *testing.T, setup func(t *testing.T, story func(t *testing.T, b Bed))) {
-	for _, c := range stories {
+	for _, c := range slices.Concat(stories, keyStories, erasureStories) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			setup(t, c.story)

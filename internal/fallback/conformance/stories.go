@@ -17,10 +17,13 @@ import (
 	"validator-gw/internal/verdict"
 )
 
-var stories = []struct {
+// story is one promise, told on an empty store.
+type story struct {
 	name  string
 	story func(t *testing.T, b Bed)
-}{
+}
+
+var stories = []story{
 	{"record opens a review", recordOpens},
 	{"record joins the open review", recordJoins},
 	{"record moves the due time by its cause", recordMoves},

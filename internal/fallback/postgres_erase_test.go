@@ -1,0 +1,70 @@
+package fallback_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"validator-gw/internal/fallback"
+	"validator-gw/internal/fallback/conformance"
+	"validator-gw/internal/normalize"
+	"validator-gw/internal/verdict"
+)
+
+// Statements that began before an erasure and ended after it saw nothing of it. What they wrote goes with the next sweep,
+// and nothing else does.
+func TestPostgresSweepsWhatCameBack(t *testing.T) {
+	t.Parallel()
+	url := migrated.Database(t)
+	s := openPostgres(t, url, conformance.Sealer(0))
+	prints := normalize.NewFingerprinter([]byte("key"))
+	newID := func() string { return uuid.Must(uuid.NewV7()).String() }
+	now := time.Now()
+	entry := func(name string) fallback.Entry {
+		a, err := normalize.Restore(name + "@domain.example")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fallback.Entry{ID: newID(), Address: a, Fingerprint: prints.Of(a), Reason: verdict.UpstreamTimeout, Cause: verdict.CauseUpstream}
+	}
+	write := func(e fallback.Entry) {
+		if _, err := s.Record(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+		err := s.PutVerdicts(t.Context(), []fallback.Stored{{Fingerprint: e.Fingerprint, Verdict: verdict.Verdict{
+			ID: newID(), Status: verdict.Valid, Reason: verdict.MailboxAccepted, CheckedAt: now, HardUntil: now.Add(time.Hour)}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	back, after, other := entry("back"), entry("after"), entry("other")
+	for _, e := range []fallback.Entry{back, other} {
+		write(e)
+	}
+	upTo := newID()
+	after.ID = newID()
+	write(after)
+	// An erasure that was committed in the moment when the others were written.
+	for _, e := range []fallback.Entry{back, after} {
+		exec(t, url, fmt.Sprintf(`INSERT INTO erasures (fingerprint, up_to, forget_at) VALUES ('\x%x', '%s', now() + interval '1 hour')`,
+			e.Fingerprint[:], upTo))
+	}
+	if n, err := s.Sweep(t.Context(), fallback.Retention{}); n != 2 || err != nil {
+		t.Errorf("Sweep = %d, %v, want a review and a verdict", n, err)
+	}
+	for _, c := range []struct {
+		what string
+		e    fallback.Entry
+		want bool
+	}{{"of before the erasure", back, false}, {"of after it", after, true}, {"of another address", other, true}} {
+		found, err := s.Lookup(t.Context(), c.e.Fingerprint)
+		if err != nil || (found.Review != nil) != c.want || (found.Verdict != nil) != c.want {
+			t.Errorf("Lookup %s = %+v, %v, want both: %t", c.what, found, err, c.want)
+		}
+	}
+	if st, err := s.Stats(t.Context()); err != nil || st.Open != 2 {
+		t.Errorf("Stats = %+v, %v, want 2 open", st, err)
+	}
+}
