@@ -222,10 +222,24 @@ type Answer struct {
 
 	// Reason Why: a stable code. The list grows; treat one you don't know by its `status`.
 	//
-	// Final: `mailbox_accepted`, `mailbox_not_found`, `mailbox_full`, `catch_all`, `disposable`, `review_expired`,
-	// `review_poisoned`, `address_unreadable`.
+	// Which of these an upstream gives depends on its profile.
 	//
-	// Not known yet, on the mailbox's side: `mailbox_temp_rejected`, `mx_unreachable`, `verifier_error`.
+	// `valid`: `mailbox_accepted`, `alias_accepted`, `local_allowlist`.
+	//
+	// `invalid`: `mailbox_not_found`, `mailbox_disabled`, `syntax_invalid`, `provider_rule_violation`,
+	// `typo_suspected`, `domain_not_found`, `no_mx`, `unroutable_mx`, `does_not_accept_mail`.
+	//
+	// `risky`: `catch_all`, `role_catch_all`, `provider_unverifiable`, `low_deliverability`, `mailbox_full`,
+	// `disposable`, `disposable_long_term`, `role`, `low_quality`, `gibberish`, `no_reply`, `high_risk_domain`,
+	// `immature_domain`, `risky_tld`, `subdomain_mailer`, `unknown_mail_provider`, `mx_forward`, `ai_agent_mailbox`,
+	// `toxic`, `spamtrap`, `spamtrap_suspected`, `abuse_complainer`, `globally_suppressed`, `local_denylist`.
+	//
+	// `unresolved`: `claimed_by_person` (its owner forbade the upstream to process it), `review_expired`,
+	// `review_poisoned`, `address_unreadable`, or the last reason of the review.
+	//
+	// Not known yet, on the mailbox's side: `mailbox_temp_rejected`, `greylisted`, `mx_unreachable`, `smtp_timeout`,
+	// `smtp_connect_failed`, `smtp_disconnected`, `smtp_temp_error`, `smtp_invalid_response`, `antispam_blocked`,
+	// `dns_temp_error`, `verifier_error`, `provider_unverifiable`.
 	//
 	// Not known yet, on the upstream's side or ours: `upstream_pending`, `upstream_timeout`, `upstream_throttled`,
 	// `upstream_error`, `upstream_quota`, `upstream_auth`, `upstream_refused`, `upstream_bad_response`,
@@ -285,6 +299,13 @@ type Attempt struct {
 
 	// UpstreamRequestID The upstream's own name for the call, for its support.
 	UpstreamRequestID *string `json:"upstream_request_id"`
+
+	// ProviderResult What the upstream called its result, in its own words as far as they are plain and short: `hardbounce`,
+	// `undeliverable/invalid_smtp`. The verdict is the gateway's reading of it. Null when it said nothing.
+	ProviderResult *string `json:"provider_result"`
+
+	// ProviderScore The upstream's confidence, 100 being its best; null when it gave none.
+	ProviderScore *int `json:"provider_score"`
 }
 
 // Backfill A list of addresses and how far it is done.
@@ -515,10 +536,24 @@ type ReadinessStatus string
 
 // Reason Why: a stable code. The list grows; treat one you don't know by its `status`.
 //
-// Final: `mailbox_accepted`, `mailbox_not_found`, `mailbox_full`, `catch_all`, `disposable`, `review_expired`,
-// `review_poisoned`, `address_unreadable`.
+// Which of these an upstream gives depends on its profile.
 //
-// Not known yet, on the mailbox's side: `mailbox_temp_rejected`, `mx_unreachable`, `verifier_error`.
+// `valid`: `mailbox_accepted`, `alias_accepted`, `local_allowlist`.
+//
+// `invalid`: `mailbox_not_found`, `mailbox_disabled`, `syntax_invalid`, `provider_rule_violation`,
+// `typo_suspected`, `domain_not_found`, `no_mx`, `unroutable_mx`, `does_not_accept_mail`.
+//
+// `risky`: `catch_all`, `role_catch_all`, `provider_unverifiable`, `low_deliverability`, `mailbox_full`,
+// `disposable`, `disposable_long_term`, `role`, `low_quality`, `gibberish`, `no_reply`, `high_risk_domain`,
+// `immature_domain`, `risky_tld`, `subdomain_mailer`, `unknown_mail_provider`, `mx_forward`, `ai_agent_mailbox`,
+// `toxic`, `spamtrap`, `spamtrap_suspected`, `abuse_complainer`, `globally_suppressed`, `local_denylist`.
+//
+// `unresolved`: `claimed_by_person` (its owner forbade the upstream to process it), `review_expired`,
+// `review_poisoned`, `address_unreadable`, or the last reason of the review.
+//
+// Not known yet, on the mailbox's side: `mailbox_temp_rejected`, `greylisted`, `mx_unreachable`, `smtp_timeout`,
+// `smtp_connect_failed`, `smtp_disconnected`, `smtp_temp_error`, `smtp_invalid_response`, `antispam_blocked`,
+// `dns_temp_error`, `verifier_error`, `provider_unverifiable`.
 //
 // Not known yet, on the upstream's side or ours: `upstream_pending`, `upstream_timeout`, `upstream_throttled`,
 // `upstream_error`, `upstream_quota`, `upstream_auth`, `upstream_refused`, `upstream_bad_response`,

@@ -239,7 +239,7 @@ func newDesk() *desk {
 	trail := []verdict.Attempt{
 		{At: checkedAt, Outcome: verdict.AttemptTimeout, LatencyMS: 650},
 		{At: checkedAt.Add(30 * time.Second), Outcome: verdict.AttemptAnswered, HTTPStatus: 200, LatencyMS: 218,
-			UpstreamRequestID: "req_8c1d90"},
+			UpstreamRequestID: "req_8c1d90", ProviderResult: "deliverable"},
 	}
 	waiting.Trail = trail[:1]
 	settled.Trail, settled.Source = trail, verdict.FromReview

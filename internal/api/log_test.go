@@ -287,12 +287,12 @@ func TestNothingLeaks(t *testing.T) {
 func TestMessages(t *testing.T) {
 	t.Parallel()
 	want := map[verdict.Status][]verdict.Reason{
-		verdict.Valid:       {verdict.MailboxAccepted},
-		verdict.Risky:       {verdict.CatchAll, verdict.Disposable, verdict.MailboxFull},
-		verdict.Invalid:     append([]verdict.Reason{verdict.MailboxNotFound}, verdict.SyntaxReasons...),
+		verdict.Valid:       verdict.ValidReasons,
+		verdict.Risky:       verdict.RiskyReasons,
+		verdict.Invalid:     slices.Concat(verdict.InvalidReasons, verdict.SyntaxReasons),
 		verdict.NeedsReview: verdict.ReviewReasons,
 		verdict.Unresolved: append([]verdict.Reason{
-			verdict.ReviewExpired, verdict.ReviewPoisoned, verdict.AddressUnreadable,
+			verdict.ClaimedByPerson, verdict.ReviewExpired, verdict.ReviewPoisoned, verdict.AddressUnreadable,
 		}, verdict.ReviewReasons...),
 	}
 	covered := map[verdict.Reason]bool{}

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"maps"
+
 	"golang.org/x/text/language"
 
 	"validator-gw/internal/validate"
@@ -69,24 +71,40 @@ var messages = map[lang]texts{
 	english: {
 		didYouMean: [2]string{"Did you mean ", "?"},
 		otherwise: map[verdict.Status]string{
-			verdict.Valid:       "This address looks good.",
+			verdict.Valid:       enValid,
 			verdict.Invalid:     "This address can't receive mail. Please check the spelling.",
-			verdict.Risky:       "This address may not receive our messages. Please make sure that it is spelled right.",
+			verdict.Risky:       enRisky,
 			verdict.NeedsReview: enPending,
 			verdict.Unresolved:  enUnresolved,
 		},
 		by: map[verdict.Status]map[verdict.Reason]string{
-			verdict.Valid: {verdict.MailboxAccepted: "This address looks good."},
-			verdict.Risky: {
-				verdict.CatchAll:   "This address looks fine. Please make sure that it is spelled right.",
-				verdict.Disposable: "This looks like a temporary address. Please use one that you will keep.",
+			verdict.Valid: each(enValid, verdict.ValidReasons),
+			verdict.Risky: with(each(enRisky, verdict.RiskyReasons), map[verdict.Reason]string{
+				verdict.CatchAll:             enCatchAll,
+				verdict.RoleCatchAll:         enCatchAll,
+				verdict.ProviderUnverifiable: enCatchAll,
+				verdict.Disposable:           enDisposable,
+				verdict.DisposableLongTerm:   enDisposable,
 				verdict.MailboxFull: "This mailbox seems to be full, so our messages may not arrive. " +
 					"Please make room in it or use another address.",
-			},
+				verdict.Role:            "This looks like the address of a team. Please use your own if you can.",
+				verdict.NoReply:         "Nobody seems to read mail at this address. Please use one that you read.",
+				verdict.MXForward:       "This address only seems to forward mail. Please use one that you will keep.",
+				verdict.SubdomainMailer: "This address seems to be for sending only. Please use one that you read.",
+			}),
 			verdict.NeedsReview: review(enPending, enMailbox),
 			verdict.Unresolved:  unresolved(enUnresolved),
 			verdict.Invalid: {
-				verdict.MailboxNotFound:   "We could not find this mailbox. Please check the spelling.",
+				verdict.MailboxNotFound: "We could not find this mailbox. Please check the spelling.",
+				verdict.MailboxDisabled: "This mailbox is closed. Please use another address.",
+				verdict.SyntaxInvalid:   "This is not the form of an address. Please check the spelling.",
+				verdict.ProviderRuleViolation: "Your mail provider has no addresses of this form. " +
+					"Please check the part before the @.",
+				verdict.TypoSuspected:     "This address seems to be misspelled. Please check it.",
+				verdict.DomainNotFound:    "The part after the @ does not exist. Please check the spelling.",
+				verdict.NoMX:              "The part after the @ can't receive mail. Please check the spelling.",
+				verdict.UnroutableMX:      "The part after the @ can't receive mail. Please check the spelling.",
+				verdict.DoesNotAcceptMail: "The part after the @ can't receive mail. Please check the spelling.",
 				verdict.Empty:             "Please enter your email address.",
 				verdict.Encoding:          "This address has characters that we can't read. Please type it again.",
 				verdict.ControlChar:       "This address has a hidden character. Please type it again instead of pasting it.",
@@ -132,24 +150,40 @@ var messages = map[lang]texts{
 	spanish: {
 		didYouMean: [2]string{"¿Quisiste decir ", "?"},
 		otherwise: map[verdict.Status]string{
-			verdict.Valid:       "La dirección parece correcta.",
+			verdict.Valid:       esValid,
 			verdict.Invalid:     "Esta dirección no puede recibir correo. Revisa cómo está escrita.",
-			verdict.Risky:       "Puede que nuestros mensajes no lleguen a esta dirección. Revisa que esté bien escrita.",
+			verdict.Risky:       esRisky,
 			verdict.NeedsReview: esPending,
 			verdict.Unresolved:  esUnresolved,
 		},
 		by: map[verdict.Status]map[verdict.Reason]string{
-			verdict.Valid: {verdict.MailboxAccepted: "La dirección parece correcta."},
-			verdict.Risky: {
-				verdict.CatchAll:   "La dirección parece correcta. Revisa que esté bien escrita.",
-				verdict.Disposable: "Parece una dirección temporal. Usa una que vayas a conservar.",
+			verdict.Valid: each(esValid, verdict.ValidReasons),
+			verdict.Risky: with(each(esRisky, verdict.RiskyReasons), map[verdict.Reason]string{
+				verdict.CatchAll:             esCatchAll,
+				verdict.RoleCatchAll:         esCatchAll,
+				verdict.ProviderUnverifiable: esCatchAll,
+				verdict.Disposable:           esDisposable,
+				verdict.DisposableLongTerm:   esDisposable,
 				verdict.MailboxFull: "Este buzón parece estar lleno y puede que nuestros mensajes no lleguen. " +
 					"Haz sitio en él o usa otra dirección.",
-			},
+				verdict.Role:            "Parece la dirección de un equipo. Si puedes, usa la tuya.",
+				verdict.NoReply:         "Parece que nadie lee el correo de esta dirección. Usa una que leas.",
+				verdict.MXForward:       "Parece que esta dirección solo reenvía el correo. Usa una que vayas a conservar.",
+				verdict.SubdomainMailer: "Parece que esta dirección es solo para enviar. Usa una que leas.",
+			}),
 			verdict.NeedsReview: review(esPending, esMailbox),
 			verdict.Unresolved:  unresolved(esUnresolved),
 			verdict.Invalid: {
-				verdict.MailboxNotFound:   "No encontramos este buzón. Revisa cómo está escrita la dirección.",
+				verdict.MailboxNotFound: "No encontramos este buzón. Revisa cómo está escrita la dirección.",
+				verdict.MailboxDisabled: "Este buzón está cerrado. Usa otra dirección.",
+				verdict.SyntaxInvalid:   "Esto no tiene la forma de una dirección. Revisa cómo está escrita.",
+				verdict.ProviderRuleViolation: "Tu proveedor de correo no tiene direcciones de esta forma. " +
+					"Revisa la parte antes de la @.",
+				verdict.TypoSuspected:     "Parece que la dirección tiene una errata. Revísala.",
+				verdict.DomainNotFound:    "La parte después de la @ no existe. Revisa cómo está escrita.",
+				verdict.NoMX:              "La parte después de la @ no puede recibir correo. Revisa cómo está escrita.",
+				verdict.UnroutableMX:      "La parte después de la @ no puede recibir correo. Revisa cómo está escrita.",
+				verdict.DoesNotAcceptMail: "La parte después de la @ no puede recibir correo. Revisa cómo está escrita.",
 				verdict.Empty:             "Escribe tu dirección de correo.",
 				verdict.Encoding:          "La dirección tiene caracteres que no podemos leer. Escríbela otra vez.",
 				verdict.ControlChar:       "La dirección tiene un carácter oculto. Escríbela otra vez en lugar de pegarla.",
@@ -195,34 +229,50 @@ var messages = map[lang]texts{
 }
 
 const (
+	enValid      = "This address looks good."
+	enRisky      = "This address may not receive our messages. Please make sure that it is spelled right."
+	enCatchAll   = "This address looks fine. Please make sure that it is spelled right."
+	enDisposable = "This looks like a temporary address. Please use one that you will keep."
 	enPending    = "We could not check this address just now. We keep trying; there is nothing you need to do."
 	enMailbox    = "Your mail provider did not give us an answer yet. We keep trying; there is nothing you need to do."
 	enUnresolved = "We could not find out whether this address works. Please make sure that it is spelled right."
 
+	esValid      = "La dirección parece correcta."
+	esRisky      = "Puede que nuestros mensajes no lleguen a esta dirección. Revisa que esté bien escrita."
+	esCatchAll   = "La dirección parece correcta. Revisa que esté bien escrita."
+	esDisposable = "Parece una dirección temporal. Usa una que vayas a conservar."
 	esPending    = "Ahora mismo no pudimos comprobar la dirección. Seguimos intentándolo; no tienes que hacer nada."
 	esMailbox    = "Tu proveedor de correo aún no nos ha respondido. Seguimos intentándolo; no tienes que hacer nada."
 	esUnresolved = "No pudimos saber si la dirección funciona. Revisa que esté bien escrita."
 )
 
-// review returns the texts of the reasons of a review: whose side it is on is all that a person can use.
-func review(pending, mailbox string) map[verdict.Reason]string {
+// each returns one text for all of the reasons.
+func each(text string, reasons []verdict.Reason) map[verdict.Reason]string {
 	m := make(map[verdict.Reason]string)
-	for _, r := range verdict.ReviewReasons {
-		m[r] = pending
-	}
-	for _, r := range []verdict.Reason{verdict.MailboxTempRejected, verdict.MXUnreachable} {
-		m[r] = mailbox
+	for _, r := range reasons {
+		m[r] = text
 	}
 	return m
 }
 
-// unresolved returns the text of a review that ended without an answer, whatever the last reason was.
-func unresolved(text string) map[verdict.Reason]string {
-	m := map[verdict.Reason]string{
-		verdict.ReviewExpired: text, verdict.ReviewPoisoned: text, verdict.AddressUnreadable: text,
-	}
-	for _, r := range verdict.ReviewReasons {
-		m[r] = text
-	}
+// with returns the texts of m, and in their place those of other where it has one.
+func with(m, other map[verdict.Reason]string) map[verdict.Reason]string {
+	maps.Copy(m, other)
 	return m
+}
+
+// review returns the texts of the reasons of a review: whose side it is on is all that a person can use. An error of the
+// verifier is not the mailbox's, though it goes up the same ladder.
+func review(pending, mailbox string) map[verdict.Reason]string {
+	m := with(each(pending, verdict.ReviewReasons), each(mailbox, verdict.MailboxReasons))
+	m[verdict.VerifierError] = pending
+	return m
+}
+
+// unresolved returns the text of a review that ended without an answer, whatever the last reason was, and of an address
+// that must not be checked.
+func unresolved(text string) map[verdict.Reason]string {
+	return with(each(text, verdict.ReviewReasons), each(text, []verdict.Reason{
+		verdict.ClaimedByPerson, verdict.ReviewExpired, verdict.ReviewPoisoned, verdict.AddressUnreadable,
+	}))
 }

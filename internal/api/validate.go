@@ -210,6 +210,8 @@ func toWire(n validate.Answer, lang lang) openapi.Answer {
 				Outcome:           t.Outcome,
 				LatencyMs:         max(t.LatencyMS, 0),
 				UpstreamRequestID: orNull(t.UpstreamRequestID),
+				ProviderResult:    orNull(t.ProviderResult),
+				ProviderScore:     t.ProviderScore,
 			}
 			if t.HTTPStatus != 0 {
 				attempt.HTTPStatus = &t.HTTPStatus
