@@ -27,6 +27,12 @@ STORE    ?=
 GATEWAYS ?=
 ARGS     ?=
 
+# The packages that the lists of domains are made of. Who wants newer ones changes the versions here, and reads the difference.
+DISPOSABLE ?=
+FREEMAIL   ?=
+DISPOSABLE_PACKAGE := disposable-email-domains-js@1.26.0
+FREEMAIL_PACKAGE   := freemail@1.7.0
+
 .PHONY: help
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +82,20 @@ generated: ## Fail where the generated code is not what "make generate" writes
 	if [ "$$before" != "$$after" ]; then \
 	  echo "generated code was out of date; it has been written anew:"; \
 	  diff <(echo "$$before") <(echo "$$after") || true; exit 1; fi
+
+.PHONY: lists
+lists: ## Write the embedded lists of domains anew, from npm or from files [DISPOSABLE=path/to.tgz FREEMAIL=path/to.tgz]
+	@disposable='$(DISPOSABLE)'; freemail='$(FREEMAIL)'; fetched=; \
+	fetch() { \
+	  command -v npm >/dev/null || { echo "npm is not installed: install it, or give the packages as files (make help)" >&2; exit 1; }; \
+	  [ -n "$$fetched" ] || { fetched=$$(mktemp -d); trap 'rm -rf "$$fetched"' EXIT; }; \
+	  file=$$(cd "$$fetched" && npm pack --silent --fetch-retries=0 --fetch-timeout=30000 "$$1") || { \
+	    echo "$$1 can't be had from npm's registry: give the packages as files (make help)" >&2; exit 1; }; \
+	  file="$$fetched/$$file"; \
+	}; \
+	if [ -z "$$disposable" ]; then fetch $(DISPOSABLE_PACKAGE); disposable=$$file; fi; \
+	if [ -z "$$freemail" ]; then fetch $(FREEMAIL_PACKAGE); freemail=$$file; fi; \
+	$(GO) run ./internal/normalize/makelists -disposable "$$disposable" -free "$$freemail"
 
 # Exit code 3 means that something was found. Where the database can't be reached, it says so and goes on.
 .PHONY: vulnerabilities

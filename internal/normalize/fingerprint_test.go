@@ -1,6 +1,9 @@
 package normalize
 
 import (
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -76,4 +79,48 @@ func TestFingerprintLaws(t *testing.T) {
 			t.Errorf("%q: the same under two keys", a.Text())
 		}
 	})
+}
+
+func TestFingerprintRotation(t *testing.T) {
+	t.Parallel()
+	a := mustParse(t, "ana@example.com")
+	now, before, first := countingKey(0), countingKey(1), countingKey(2)
+	f := NewFingerprinter(now, before, first)
+	if got, want := f.Of(a), NewFingerprinter(now).Of(a); got != want {
+		t.Errorf("with previous keys the fingerprint is %s, want %s", got, want)
+	}
+	want := []Fingerprint{NewFingerprinter(before).Of(a), NewFingerprinter(first).Of(a)}
+	if got := f.Previous(a); !slices.Equal(got, want) {
+		t.Errorf("previous fingerprints %v, want %v", got, want)
+	}
+	if got := NewFingerprinter(now).Previous(a); len(got) != 0 {
+		t.Errorf("without previous keys there are %v", got)
+	}
+	if f.DomainKey(a) != NewFingerprinter(now).DomainKey(a) || f.DedupeKey(a) != NewFingerprinter(now).DedupeKey(a) {
+		t.Error("the other keys are not those of the present key")
+	}
+	clear(now) // its own copy stays
+	if got := f.Of(a); got != NewFingerprinter(countingKey(0)).Of(a) {
+		t.Errorf("after the caller cleared the key, the fingerprint is %s", got)
+	}
+}
+
+// TestFingerprintConcurrently is for the race detector: the states behind a key are shared.
+func TestFingerprintConcurrently(t *testing.T) {
+	t.Parallel()
+	f := NewFingerprinter(countingKey(0))
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			a := mustParse(t, strings.Repeat("a", i+1)+"@example.com")
+			want := NewFingerprinter(countingKey(0)).Of(a)
+			for range 200 {
+				if got := f.Of(a); got != want {
+					t.Errorf("fingerprint %s, want %s", got, want)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
 }

@@ -85,8 +85,7 @@ func NewLists(own Own) (*Lists, error) {
 		meant[domain] = true
 		return nil
 	})
-	for line := range strings.Lines(protectedList.text) { // in the order of the list, and not of a map
-		provider, _, _ := strings.Cut(line, " ")
+	for _, provider := range protectedNames {
 		if by := l.ruledBy(provider); l.own[by] == deny && !meant[provider] {
 			covered := ""
 			if by != provider {
@@ -185,6 +184,9 @@ func (l *Lists) Look(a Address) Hints {
 	meant, edits, reason := "", 0, verdict.Reason("")
 	if ruled != allow && !found && !isFree && !freeList.covers(a.domain) {
 		meant, edits, reason = nearest(a.domain)
+		if l.ruling(meant) == deny {
+			meant = ""
+		}
 	}
 	switch {
 	case ruled == allow, found && about.kind != known:
@@ -195,9 +197,6 @@ func (l *Lists) Look(a Address) Hints {
 		}
 		meant = ""
 		h.Flags.Disposable, h.Disposable = verdict.True, disposableList.ref
-	}
-	if meant != "" && l.ruling(meant) == deny {
-		meant = ""
 	}
 	h.Suggestion, h.SuggestionReason = a.suggest(meant, reason)
 	if h.Denied && strings.HasSuffix(h.Suggestion, "@"+a.domain) {

@@ -50,8 +50,8 @@ func lookalike(domain string) (provider string, foreign bool) {
 			return t.domain, foreign
 		}
 	}
-	for line := range strings.Lines(protectedList.text) {
-		if name, _, _ := strings.Cut(line, " "); looksLike(shape, name) {
+	for _, name := range protectedNames {
+		if looksLike(shape, name) {
 			return name, foreign
 		}
 	}
@@ -64,7 +64,7 @@ func looksLike(shape []rune, name string) bool {
 		return false
 	}
 	for i, r := range shape {
-		if r != rune(name[i]) && strings.IndexByte(lookalikes[r], name[i]) < 0 {
+		if r != rune(name[i]) && (r < utf8.RuneSelf || strings.IndexByte(lookalikes[r], name[i]) < 0) {
 			return false
 		}
 	}

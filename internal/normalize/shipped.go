@@ -55,6 +55,9 @@ var (
 
 	domains = mustMap(protectedList, aliasesList, knownList)
 	roles   = mustMap(rolesList)
+
+	// protectedNames are the major providers in the order of their list, and not of a map.
+	protectedNames = protectedList.names()
 )
 
 // shipped is what Lists.Shipped returns.
@@ -91,6 +94,15 @@ func mustRead(text string) list {
 	return l
 }
 
+// names returns the entries, the first word of each line.
+func (l list) names() []string {
+	names := make([]string, 0, l.ref.Count)
+	for line := range strings.Lines(l.text) {
+		names = append(names, strings.Fields(line)[0])
+	}
+	return names
+}
+
 // has says whether name is an entry. The entries are sorted by their octets.
 func (l list) has(name string) bool {
 	low, high := 0, len(l.text)
@@ -125,6 +137,9 @@ func (l list) covers(domain string) bool {
 // than most labels.
 func parents(domain string, most int) func(yield func(string) bool) {
 	return func(yield func(string) bool) {
+		if most < 2 {
+			return
+		}
 		// Found from the end, since a domain can have 127 labels.
 		start := len(domain)
 		for n := 0; n < most && start >= 0; n++ {

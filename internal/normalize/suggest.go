@@ -64,6 +64,9 @@ func (a Address) suggest(domain string, reason verdict.Reason) (string, verdict.
 	if strings.IndexByte(local, '%') >= 0 {
 		local, changed = decodeLocal(local)
 	}
+	if domain == "" && !changed {
+		return "", ""
+	}
 	if domain == "" {
 		domain = a.domain
 	}
@@ -71,7 +74,7 @@ func (a Address) suggest(domain string, reason verdict.Reason) (string, verdict.
 		reason = verdict.PercentEncoded
 	}
 	text := local + "@" + domain
-	if text == a.Text() || len(text) > maxAddress {
+	if len(text) > maxAddress {
 		return "", ""
 	}
 	if changed {
@@ -173,10 +176,12 @@ func plausibleName(name, meant string, edits int) bool {
 		return name[0] == meant[0] && sameLetters(name, meant)
 	case name[0] == meant[0]:
 		return true
-	case name == meant[1:], len(name) > 1 && name[0] == meant[1] && name[1] == meant[0]: // left out, or swapped
+	case name == meant[1:]: // left out
 		return true
-	default:
-		return len(name) == len(meant) && strings.IndexByte(beside[meant[0]], name[0]) >= 0
+	case len(name) != len(meant): // one more before it
+		return false
+	default: // swapped with the next, or replaced
+		return name[0] == meant[1] && name[1] == meant[0] || strings.IndexByte(beside[meant[0]], name[0]) >= 0
 	}
 }
 

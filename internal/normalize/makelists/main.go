@@ -97,11 +97,11 @@ func run(disposableTGZ, freeTGZ, dir string, out io.Writer) error {
 		return fmt.Errorf("%s lists major providers as disposable: %s: a person must look at that version; nothing was written",
 			short.name, strings.Join(major, ", "))
 	}
-	short.drop("forwards mail to a lasting mailbox", out, func(name string) bool { return covers(kept["aliases"], name) })
+	short.drop("forward mail to a lasting mailbox", out, func(name string) bool { return covers(kept["aliases"], name) })
 
 	disposed := setOf(short.domains)
-	long.drop("is disposable", out, func(name string) bool { return disposed[name] })
-	long.drop("gives no mailboxes of its own to the public", out, func(name string) bool { return kept["squats"][name] })
+	long.drop("are disposable, or below what is", out, func(name string) bool { return below(disposed, name) })
+	long.drop("give no mailboxes to the public", out, func(name string) bool { return kept["squats"][name] })
 	long.add(freeToo)
 
 	return errors.Join(short.write(dir, "disposable.txt", out), long.write(dir, "free.txt", out))
@@ -216,17 +216,20 @@ func isDomain(name string) bool {
 	return suffix != name && (icann || strings.Contains(suffix, "."))
 }
 
-// covers says whether set has name, a parent of it or a domain below it.
-func covers(set map[string]bool, name string) bool {
-	for rest := name; ; {
-		if set[rest] {
+// below says whether set has name or a parent of it.
+func below(set map[string]bool, name string) bool {
+	for ok := true; ok; _, name, ok = strings.Cut(name, ".") {
+		if set[name] {
 			return true
 		}
-		_, parent, ok := strings.Cut(rest, ".")
-		if !ok {
-			break
-		}
-		rest = parent
+	}
+	return false
+}
+
+// covers says whether set has name, a parent of it or a domain below it.
+func covers(set map[string]bool, name string) bool {
+	if below(set, name) {
+		return true
 	}
 	for entry := range set {
 		if strings.HasSuffix(entry, "."+name) {
@@ -238,14 +241,18 @@ func covers(set map[string]bool, name string) bool {
 
 // drop leaves out what is, and says what that was.
 func (l *list) drop(why string, out io.Writer, is func(string) bool) {
+	var left []string
 	l.domains = slices.DeleteFunc(l.domains, func(name string) bool {
 		if !is(name) {
 			return false
 		}
-		l.dropped++
-		fmt.Fprintf(out, "%s: without %s, which %s\n", l.name, name, why)
+		left = append(left, name)
 		return true
 	})
+	l.dropped += len(left)
+	if left != nil {
+		fmt.Fprintf(out, "%s: without %d that %s: %s\n", l.name, len(left), why, strings.Join(left, " "))
+	}
 }
 
 func (l *list) add(names []string) {
