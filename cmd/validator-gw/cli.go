@@ -58,7 +58,7 @@ type serveFlags struct {
 	listenFlags
 	RedisMode         *string `placeholder:"MODE" help:"single, sentinel or cluster (VALIDATOR_GW_REDIS_MODE; single)."`
 	UpstreamURL       *string `name:"upstream-url" placeholder:"URL" help:"Where the upstream is (VALIDATOR_GW_UPSTREAM_URL)."`
-	UpstreamProfile   *string `placeholder:"NAME" help:"Its wire contract (VALIDATOR_GW_UPSTREAM_PROFILE; verimail_v3)."`
+	UpstreamProfile   *string `placeholder:"NAME" help:"Its wire contract: a shipped one, or a YAML file (VALIDATOR_GW_UPSTREAM_PROFILE; verimail_v3)."`
 	Migrate           bool    `help:"Bring the schema up first (VALIDATOR_GW_MIGRATE)."`
 	AllowUnsafeServer bool    `help:"Start even if the database may lose what it commits (VALIDATOR_GW_ALLOW_UNSAFE_SERVER)."`
 }

@@ -117,6 +117,7 @@ type reader struct {
 	file  *settings.Settings // nil when it could not be read
 	cfg   *config
 	errs  []error
+	lacks []error // what serve can't do without
 }
 
 func (r *reader) fault(format string, args ...any) {
@@ -362,6 +363,7 @@ func (r *reader) stores(cfg *config) {
 
 // upstream reads whom to ask.
 func (r *reader) upstream(cfg *config) {
+	profile := r.profile(cfg)
 	text, origin := r.find(envUpstreamURL, "")
 	shown := text
 	if text != "" {
@@ -375,31 +377,54 @@ func (r *reader) upstream(cfg *config) {
 				envUpstreamURL, origin, envUpstreamKey)
 			shown = "(can't be used)"
 		}
-	} else {
-		shown = "(the profile's own)"
+	} else if profile != nil {
+		shown = profile.URL() + " (the profile's own)"
+		if profile.URL() == "" {
+			shown = "(none)"
+			r.needs(envUpstreamURL, "no upstream URL: profile "+profile.Name()+" is of a provider that everybody hosts for "+
+				"themselves; set "+envUpstreamURL+" to where yours is")
+		}
 	}
 	r.note(envUpstreamURL, shown, origin)
 	cfg.upstreamURL = text
 	cfg.upstreamKey = r.secretText(envUpstreamKey)
-	cfg.upstreamProfile = r.choice(envUpstreamProfile, verimail.ProfileVerimailV3, verimail.Profiles...)
+	if profile == nil || profile.NeedsKey() {
+		r.needs(envUpstreamKey, "no upstream key: set "+envUpstreamKey+" (or "+envUpstreamKey+fileSuffix+
+			") to the key of your account with the upstream; to try the gateway without one, run: validator-gw dev")
+	}
+}
+
+// profile reads the upstream's profile: a shipped one, or a file. It is nil when that is faulty.
+func (r *reader) profile(cfg *config) *verimail.Profile {
+	text, origin := r.find(envUpstreamProfile, verimail.ProfileVerimailV3)
+	cfg.upstreamProfile = text
+	profile, err := verimail.LoadProfile(text)
+	if err != nil {
+		for _, fault := range settings.Faults(err) {
+			r.fault("%s (%s): %s", envUpstreamProfile, origin, fault)
+		}
+		r.note(envUpstreamProfile, text, origin)
+		return nil
+	}
+	r.note(envUpstreamProfile, text+" ("+profile.Version()+")", origin)
+	return profile
+}
+
+// needs notes what serve can't do without when the variable is not set in any way.
+func (r *reader) needs(env, text string) {
+	if r.env[env] == "" && r.env[env+fileSuffix] == "" {
+		r.lacks = append(r.lacks, errors.New(text))
+	}
 }
 
 // absent lists what serve can't do without, each with what to do. A secret that was given and is faulty is a fault
 // already.
-func (r *reader) absent() (list []error) {
-	isSet := func(env string) bool { return r.env[env] != "" || r.env[env+fileSuffix] != "" }
-	miss := func(env, text string) {
-		if !isSet(env) {
-			list = append(list, errors.New(text))
-		}
-	}
-	miss(envUpstreamKey, "no upstream key: set "+envUpstreamKey+" (or "+envUpstreamKey+fileSuffix+
-		") to the key of your Verimail account; to try the gateway without one, run: validator-gw dev")
-	miss(envSecret, "no secret: set "+envSecret+" (or "+envSecret+fileSuffix+
+func (r *reader) absent() []error {
+	r.needs(envSecret, "no secret: set "+envSecret+" (or "+envSecret+fileSuffix+
 		") to what this prints, and keep it, since stored rows can't be read without it: openssl rand -base64 32")
-	miss(envAPIKey, "no API key: set "+envAPIKey+" (or "+envAPIKey+fileSuffix+
+	r.needs(envAPIKey, "no API key: set "+envAPIKey+" (or "+envAPIKey+fileSuffix+
 		") to what your clients send as a bearer token; make one with: openssl rand -hex 24")
-	return list
+	return r.lacks
 }
 
 // gateway is the part that the gateway takes.

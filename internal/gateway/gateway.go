@@ -4,6 +4,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"math/rand/v2"
@@ -39,7 +40,8 @@ type Config struct {
 	RedisMode string
 	// DataDir holds SQLite's file.
 	DataDir string
-	// UpstreamURL, UpstreamKey and UpstreamProfile say whom to ask.
+	// UpstreamURL (empty: the profile's own), UpstreamKey and UpstreamProfile (a name or a file, as verimail.LoadProfile
+	// takes it) say whom to ask.
 	UpstreamURL     string
 	UpstreamKey     secret.Text
 	UpstreamProfile string
@@ -143,7 +145,11 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	if err != nil {
 		return nil, err
 	}
-	g.client, err = verimail.New(verimail.Config{Profile: cfg.UpstreamProfile, URL: cfg.UpstreamURL, Key: cfg.UpstreamKey, Transport: deps.Transport,
+	contract, err := verimail.LoadProfile(cfg.UpstreamProfile)
+	if err != nil {
+		return nil, err
+	}
+	g.client, err = verimail.New(verimail.Config{Contract: contract, URL: cmp.Or(cfg.UpstreamURL, contract.URL()), Key: cfg.UpstreamKey, Transport: deps.Transport,
 		Limiter: ratelimit.NewLocal(t.limits), Seal: func(text string) []byte { return keys.sealer.Seal(text, suggestionContext) },
 		Tuning: t.client, Rand: deps.Rand, Log: deps.Log, Registerer: g.registry})
 	if err != nil {

@@ -6,7 +6,10 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"strings"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"validator-gw/internal/normalize"
 	"validator-gw/internal/verdict"
@@ -23,6 +26,7 @@ type reply struct {
 	outcome   string // of verdict.AttemptOutcomes
 	status    verdict.Status
 	reason    verdict.Reason
+	reasons   []verdict.Reason // all, reason first; nil where there is just that one
 	cause     verdict.Cause
 	flags     verdict.Flags
 	suggested verdict.Suggestion
@@ -30,11 +34,15 @@ type reply struct {
 	retry bool
 	// health is what the breaker is told: nil, errNeutral or errFailure.
 	health error
-	// wait is what the upstream asked us to wait; 0 when it did not.
-	wait     time.Duration
-	hint     string // one of hintForms; empty when not a 429 or 503
+	// wait is what the upstream asked us all to wait; 0 when it did not.
+	wait time.Duration
+	hint string // one of hintForms; empty when not throttled and not a 503
+	// recheck is what it asked us to wait with this address alone; it moves no gate.
+	recheck  time.Duration
 	http     int
 	upstream string // its request id
+	said     string // its own words for the result, as far as they can be shown
+	score    *int   // its confidence, 0–100
 	at       time.Time
 	took     time.Duration
 	// pending is the call itself, when this is the time-out of a call that is not waited for yet.
@@ -43,7 +51,21 @@ type reply struct {
 
 func (r *reply) trail() verdict.Attempt {
 	return verdict.Attempt{At: r.at, Outcome: r.outcome, HTTPStatus: r.http, LatencyMS: r.took.Milliseconds(),
-		UpstreamRequestID: r.upstream}
+		UpstreamRequestID: r.upstream, ProviderResult: r.said, ProviderScore: r.score}
+}
+
+// all are the reasons of a verdict, the first one first.
+func (r *reply) all() []verdict.Reason {
+	if len(r.reasons) > 0 {
+		return r.reasons
+	}
+	return []verdict.Reason{r.reason}
+}
+
+// is takes over what is done about a class.
+func (r *reply) is(c class) {
+	do := actions[c]
+	r.outcome, r.status, r.reason, r.cause, r.health, r.retry = do.outcome, do.status, do.reason, do.cause, do.health, do.retry
 }
 
 // exchange sends one question and classifies what comes. It ends with ctx at the latest.
@@ -57,7 +79,7 @@ func (c *Client) exchange(ctx context.Context, addr normalize.Address) (r reply)
 	}()
 	req, err := c.profile.request(ctx, addr)
 	if err != nil {
-		r.outcome, r.reason, r.cause, r.health = verdict.AttemptRefused, verdict.UpstreamRefused, verdict.CauseUnusable, errNeutral
+		r.is(classRefused)
 		return r
 	}
 	res, err := c.http.Do(req)
@@ -67,21 +89,18 @@ func (c *Client) exchange(ctx context.Context, addr normalize.Address) (r reply)
 	}
 	defer res.Body.Close()
 	r.http = res.StatusCode
-	r.upstream = requestID(res.Header)
-	if res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable {
-		r.wait, r.hint = retryAfter(res.Header, time.Now(), c.tuning().RetryAfterMax)
-	}
+	r.upstream = requestID(res.Header, c.profile.idHeaders...)
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxBody+1))
-	switch {
-	case err != nil && success(res.StatusCode):
+	if err != nil && success(res.StatusCode) {
 		// The status line alone is no answer. Not asked again: it was read and billed.
 		r.broken(ctx)
 		r.retry = false
-	case success(res.StatusCode):
-		c.readAnswer(&r, addr, body)
-	default:
-		r.classify()
+		return r
 	}
+	if err != nil || len(body) > maxBody {
+		body = nil
+	}
+	c.take(&r, res.Header, c.profile.decode(res.StatusCode, body), addr)
 	return r
 }
 
@@ -101,49 +120,33 @@ func (r *reply) broken(ctx context.Context) {
 	}
 }
 
-// classify sorts a response that is no success, by its status.
-func (r *reply) classify() {
-	r.cause = verdict.CauseUpstream
-	switch code := r.http; {
-	case code == http.StatusUnauthorized:
-		r.outcome, r.reason, r.health = verdict.AttemptAuth, verdict.UpstreamAuth, errNeutral
-	case code == http.StatusPaymentRequired, code == http.StatusForbidden:
-		r.outcome, r.reason, r.health = verdict.AttemptQuota, verdict.UpstreamQuota, errNeutral
-	case code == http.StatusTooManyRequests:
-		r.outcome, r.reason, r.health, r.retry = verdict.AttemptThrottled, verdict.UpstreamThrottled, errNeutral, true
-	case code >= 500, code == http.StatusRequestTimeout:
-		r.outcome, r.reason, r.health, r.retry = verdict.AttemptFault, verdict.UpstreamError, errFailure, true
-	default:
-		// 3xx (redirects are not followed) and the other 4xx: our fault, or this address's. Eight of them end
-		// as a dead review that someone looks at, instead of being asked for ever.
-		r.outcome, r.reason, r.health = verdict.AttemptRefused, verdict.UpstreamRefused, errNeutral
-		r.cause = verdict.CauseUnusable
+// take makes a reply of what a response says.
+func (c *Client) take(r *reply, h http.Header, a answer, addr normalize.Address) {
+	r.is(a.class)
+	r.reason, r.reasons = a.reason, a.reasons
+	r.said, r.score = c.profile.quote(a.result, addr), a.score
+	if r.upstream == "" && safeID.MatchString(a.id) {
+		r.upstream = a.id
 	}
-}
-
-// readAnswer sorts a success by its body.
-func (c *Client) readAnswer(r *reply, addr normalize.Address, body []byte) {
-	if r.http == http.StatusAccepted {
-		r.outcome, r.reason, r.cause, r.health = verdict.AttemptPending, verdict.UpstreamPending, verdict.CauseUpstream, errNeutral
-		return
+	now, limit := time.Now(), c.tuning().RetryAfterMax
+	if a.class == classThrottled || r.http == http.StatusTooManyRequests || r.http == http.StatusServiceUnavailable {
+		r.wait, r.hint = c.profile.hints.read(h, now, limit)
 	}
-	d := decoded{reason: verdict.UpstreamBadResponse, garbage: true}
-	if len(body) <= maxBody {
-		d = decode(body)
+	switch a.class {
+	case classVerdict, classLegalStop:
+		r.status, r.flags = a.status, a.flags
+		r.suggested = c.suggestion(addr, a.suggestion)
+	case classInProgress:
+		r.retry = c.profile.freePending
+		r.recheck = a.waitOf(now, limit)
+	case classThrottled:
+		if d := a.waitOf(now, limit); d > 0 && r.hint == hintAbsent {
+			r.wait, r.hint = d, hintBody
+		}
+	case classTransient:
+		r.recheck = a.waitOf(now, limit)
 	}
-	r.reason = d.reason
-	switch {
-	case d.garbage:
-		// A page of a proxy, half a body, nothing: the upstream is not well. Billed, so not asked again at once.
-		r.outcome, r.cause, r.health = verdict.AttemptBadBody, verdict.CauseUpstream, errFailure
-	case d.unusable:
-		r.outcome, r.cause, r.health = verdict.AttemptUnusable, verdict.CauseUnusable, errNeutral
-	case d.status == verdict.NeedsReview:
-		r.outcome, r.cause = verdict.AttemptTransient, verdict.CauseMailbox
-	default:
-		r.outcome, r.status, r.flags = verdict.AttemptAnswered, d.status, d.flags
-		r.suggested = c.suggestion(addr, d.suggestion)
-	}
+	c.answers.count(a.class)
 }
 
 // suggestion keeps what the provider suggests without an address in plain: see verdict.Suggestion. What does
@@ -162,17 +165,66 @@ func (c *Client) suggestion(addr normalize.Address, text string) verdict.Suggest
 	return verdict.Suggestion{Sealed: c.seal(s.Text())}
 }
 
-// requestIDHeaders are where providers put theirs.
+// requestIDHeaders are where providers put theirs, when their profile does not say.
 var requestIDHeaders = []string{"X-Request-Id", "Request-Id", "X-Amzn-Requestid", "Cf-Ray"}
 
 // safeID keeps anything that could be an address, or a line of a log, out of ours.
 var safeID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
-func requestID(h http.Header) string {
-	for _, name := range requestIDHeaders {
-		if v := h.Get(name); safeID.MatchString(v) {
-			return v
+// requestID is the upstream's name for a call: first of these headers, else of the usual ones.
+func requestID(h http.Header, first ...string) string {
+	for _, names := range [][]string{first, requestIDHeaders} {
+		for _, name := range names {
+			if v := h.Get(name); safeID.MatchString(v) {
+				return v
+			}
 		}
 	}
 	return ""
+}
+
+// safeWord is a provider's word that can be shown.
+var safeWord = regexp.MustCompile(`^[A-Za-z0-9 _.-]{1,64}$`)
+
+// quote joins the provider's own words as far as they are safe: plain and short, and, unless the profile knows them, without
+// a part of the address in them.
+func (p *Profile) quote(said []string, addr normalize.Address) string {
+	var safe []string
+	for _, w := range said {
+		low := strings.ToLower(w)
+		if !safeWord.MatchString(w) || !p.known[low] && (contains(low, addr.Local()) || contains(low, addr.Domain())) {
+			continue
+		}
+		safe = append(safe, w)
+	}
+	return strings.Join(safe, "/")
+}
+
+// contains says that text gives a part of an address away. One or two letters are in every word.
+func contains(text, part string) bool {
+	part = strings.ToLower(part)
+	return text == part || len(part) > 2 && strings.Contains(text, part)
+}
+
+// answerMetrics counts what became of the bodies: a provider that says something new is seen at once, and what it said is in
+// the trail of the check.
+type answerMetrics struct{ readings map[class]prometheus.Counter }
+
+func newAnswerMetrics(reg prometheus.Registerer, provider string) answerMetrics {
+	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "validator_gw", Name: "provider_readings_total",
+		Help: "Answers of the provider that were read as a verdict, or why they could not be."}, []string{"provider", "reading"})
+	m := answerMetrics{readings: map[class]prometheus.Counter{}}
+	for _, c := range []class{classVerdict, classTransient, classLegalStop, classUnmapped, classContradictory, classSoftError, classBadBody} {
+		m.readings[c] = vec.WithLabelValues(provider, string(c))
+	}
+	if reg != nil {
+		reg.MustRegister(vec)
+	}
+	return m
+}
+
+func (m answerMetrics) count(c class) {
+	if counter := m.readings[c]; counter != nil {
+		counter.Inc()
+	}
 }

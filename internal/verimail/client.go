@@ -41,13 +41,15 @@ type limiter interface {
 	Hold(ctx context.Context, d time.Duration)
 }
 
-// Config is what New needs. Profile, URL, Limiter and Seal are required.
+// Config is what New needs. Profile or Contract, URL, Limiter and Seal are required.
 type Config struct {
-	// Profile is one of Profiles.
+	// Profile is one of Profiles; not looked at when Contract is set.
 	Profile string
+	// Contract is a profile that LoadProfile returned.
+	Contract *Profile
 	// URL is the provider's base URL.
 	URL string
-	// Key is the credential. It goes into the request's body and nowhere else.
+	// Key is the credential. It goes where the profile says and nowhere else.
 	Key secret.Text
 	// Transport carries the calls; nil takes NewTransport. It must not resend by itself.
 	Transport http.RoundTripper
@@ -67,7 +69,7 @@ type Config struct {
 
 // Client asks one upstream. Safe for concurrent use.
 type Client struct {
-	profile  *verimailV3
+	profile  *provider
 	name     string
 	http     *http.Client
 	limiter  limiter
@@ -76,6 +78,7 @@ type Client struct {
 	rand     func() float64
 	log      *slog.Logger
 	metrics  *metrics
+	answers  answerMetrics
 	breaker  *breaker
 	account  accountGate
 	gate     notBeforeGate
@@ -85,13 +88,17 @@ type Client struct {
 
 // New returns a client. It does no I/O.
 func New(cfg Config) (*Client, error) {
-	if cfg.Profile != ProfileVerimailV3 {
-		return nil, fmt.Errorf("unknown upstream profile %q; known: %v", cfg.Profile, Profiles)
+	contract := cfg.Contract
+	if contract == nil {
+		var err error
+		if contract, err = namedProfile(cfg.Profile); err != nil {
+			return nil, err
+		}
 	}
 	if cfg.Limiter == nil || cfg.Seal == nil || cfg.Rand == nil {
 		return nil, errors.New("verimail: Limiter, Seal and Rand are required")
 	}
-	profile, err := newVerimailV3(cfg.URL, cfg.Key)
+	profile, err := newProvider(contract, cfg.URL, cfg.Key)
 	if err != nil {
 		return nil, err
 	}
@@ -105,14 +112,15 @@ func New(cfg Config) (*Client, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	c := &Client{
-		profile: profile, name: cfg.Profile, limiter: cfg.Limiter, seal: cfg.Seal, tuning: cfg.Tuning, rand: cfg.Rand, log: cfg.Log,
+		profile: profile, name: contract.name, limiter: cfg.Limiter, seal: cfg.Seal, tuning: cfg.Tuning, rand: cfg.Rand, log: cfg.Log,
 	}
 	c.http = &http.Client{
 		Transport: cfg.Transport,
 		// A redirect would carry address and key to a place that nobody configured.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	c.metrics = newMetrics(cfg.Registerer, cfg.Profile)
+	c.metrics = newMetrics(cfg.Registerer, contract.name)
+	c.answers = newAnswerMetrics(cfg.Registerer, contract.name)
 	c.budgets = [2]*retryBudget{newRetryBudget(), newRetryBudget()}
 	c.breaker = newBreaker(func() BreakerTuning { return c.tuning().Breaker }, cfg.Rand, c.breakerChanged)
 	return c, nil
@@ -139,6 +147,10 @@ func NewTransport(conns int) *http.Transport {
 
 // Host names the upstream for people: scheme and host, without user, path or query.
 func (c *Client) Host() string { return c.profile.host }
+
+// ProfileVersion names the profile and its mapping, such as verimail_v3@1: verdicts made under another one may mean
+// something else.
+func (c *Client) ProfileVersion() string { return c.profile.Version() }
 
 // breakerChanged runs under the breaker's lock: it sets metrics and logs, and calls nothing of the breaker.
 func (c *Client) breakerChanged(from, to gobreaker.State) {
@@ -185,6 +197,7 @@ func (c *Client) blocked(now time.Time, state gobreaker.State) (verdict.Reason, 
 // that is on the wire by then is waited for until ctx ends or the late time-out. It returns the last real trouble
 // and not the deadline that ended the trying.
 func (c *Client) Check(ctx context.Context, addr normalize.Address, plan verdict.Plan) verdict.Outcome {
+	ctx = c.profile.begin(ctx)
 	var out verdict.Outcome
 	var last *reply // the latest attempt
 	for attempt := 1; ; attempt++ {
@@ -211,7 +224,7 @@ func (c *Client) Check(ctx context.Context, addr normalize.Address, plan verdict
 
 // conclude ends a check with a verdict.
 func (c *Client) conclude(out *verdict.Outcome, r *reply) {
-	out.Verdict = verdict.Verdict{Status: r.status, Reason: r.reason, Reasons: []verdict.Reason{r.reason}, Flags: r.flags,
+	out.Verdict = verdict.Verdict{Status: r.status, Reason: r.reason, Reasons: r.all(), Flags: r.flags,
 		Suggestion: r.suggested, Provider: c.name, CheckedAt: r.at.Add(r.took)}
 }
 
@@ -248,8 +261,8 @@ func (c *Client) giveUp(out *verdict.Outcome, reason verdict.Reason, cause verdi
 // notBefore is the earliest next try after r, as far as the upstream or a gate said.
 func (c *Client) notBefore(r *reply) time.Time {
 	var t time.Time
-	if r.wait > 0 {
-		t = r.at.Add(r.took).Add(r.wait)
+	if wait := max(r.wait, r.recheck); wait > 0 {
+		t = r.at.Add(r.took).Add(wait)
 	}
 	if _, until, closed := c.blocked(time.Now(), gobreaker.StateClosed); closed {
 		t = later(t, until)

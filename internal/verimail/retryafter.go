@@ -12,44 +12,57 @@ const (
 	hintSeconds = "seconds"
 	hintDate    = "http_date"
 	hintReset   = "reset"
+	hintBody    = "body"
 	hintAbsent  = "absent"
 	hintInvalid = "invalid"
 )
 
-var hintForms = []string{hintSeconds, hintDate, hintReset, hintAbsent, hintInvalid}
+var hintForms = []string{hintSeconds, hintDate, hintReset, hintBody, hintAbsent, hintInvalid}
 
-// resetHeaders are read when there is no Retry-After, in this order. Providers use both spellings, and write
-// either seconds from now or a Unix time.
-var resetHeaders = []string{"RateLimit-Reset", "X-RateLimit-Reset"}
+// How a profile says that a hint header is written.
+const (
+	formHTTP    = "http"    // as Retry-After is: seconds, or one of HTTP's dates
+	formSeconds = "seconds" // from now
+	formEpoch   = "epoch"   // a Unix time in seconds
+	formAuto    = "auto"    // seconds from now, or a Unix time: told apart by size
+)
+
+// hint is a header that may say when to come back.
+type hint struct{ header, form string }
+
+// hints are asked in their order; the first that is there counts.
+type hints []hint
+
+// defaultHints are read where a profile names none: providers use both spellings of the second, and write either seconds
+// from now or a Unix time.
+var defaultHints = hints{{"Retry-After", formHTTP}, {"RateLimit-Reset", formAuto}, {"X-RateLimit-Reset", formAuto}}
 
 // epochFrom tells a Unix time from a delta: no provider asks for a wait of 30 years.
 const epochFrom = 1_000_000_000
 
-// retryAfter reads the wait that a response asks for. Retry-After may be seconds (plain digits, at most ten of
+// read returns the wait that a response asks for. Retry-After may be seconds (plain digits, at most ten of
 // them) or a date in any of HTTP's three forms (RFC 9110, 5.6.7 and 10.2.3); a date is read against the
 // response's own Date, so that the two clocks need not agree. A past date is a wait of 0. What can't be read is
 // hintInvalid and no wait. The wait is clamped to limit.
-func retryAfter(h http.Header, now time.Time, limit time.Duration) (wait time.Duration, form string) {
-	if v := strings.TrimSpace(h.Get("Retry-After")); v != "" {
-		if d, ok := digits(v); ok {
-			return clamp(d, limit), hintSeconds
-		}
-		at, err := http.ParseTime(v)
-		if err != nil {
-			return 0, hintInvalid
-		}
-		return clampSpan(at.Sub(serverNow(h, now)), limit), hintDate
-	}
-	for _, name := range resetHeaders {
-		v := strings.TrimSpace(h.Get(name))
+func (all hints) read(h http.Header, now time.Time, limit time.Duration) (wait time.Duration, form string) {
+	for _, hint := range all {
+		v := strings.TrimSpace(h.Get(hint.header))
 		if v == "" {
 			continue
 		}
 		n, ok := digits(v)
-		if !ok {
+		switch {
+		case hint.form == formHTTP && ok:
+			return clamp(n, limit), hintSeconds
+		case hint.form == formHTTP:
+			at, err := http.ParseTime(v)
+			if err != nil {
+				return 0, hintInvalid
+			}
+			return clampSpan(at.Sub(serverNow(h, now)), limit), hintDate
+		case !ok:
 			return 0, hintInvalid
-		}
-		if n >= epochFrom {
+		case hint.form == formEpoch, hint.form == formAuto && n >= epochFrom:
 			return clampSpan(time.Unix(n, 0).Sub(serverNow(h, now)), limit), hintReset
 		}
 		return clamp(n, limit), hintReset
