@@ -30,6 +30,7 @@ type behind struct {
 	some    chan struct{} // verdicts wait
 	full    chan struct{} // a batch of them
 	share   chan struct{} // something waits for Redis
+	writing chan struct{} // holds a value while a batch is written for good
 
 	mu      sync.Mutex
 	seq     uint64
@@ -51,7 +52,7 @@ type sharedEntry struct {
 
 func newBehind(store durable, redis *Redis, log *slog.Logger, m *metrics) *behind {
 	return &behind{store: store, redis: redis, log: log, metrics: m, ids: make(map[string]queued),
-		some: make(chan struct{}, 1), full: make(chan struct{}, 1), share: make(chan struct{}, 1)}
+		some: make(chan struct{}, 1), full: make(chan struct{}, 1), share: make(chan struct{}, 1), writing: make(chan struct{}, 1)}
 }
 
 func (b *behind) verdict(fp normalize.Fingerprint, v verdict.Verdict) {
@@ -182,6 +183,8 @@ func (b *behind) waiting() int {
 // flushVerdicts writes all that waits, oldest first, and forgets a batch only once it is durable.
 func (b *behind) flushVerdicts(ctx context.Context, cancel context.CancelFunc) error {
 	defer cancel()
+	b.writing <- struct{}{} // whoever holds it but this does so for a moment
+	defer func() { <-b.writing }()
 	for {
 		b.mu.Lock()
 		n := min(len(b.queue), batchSize)

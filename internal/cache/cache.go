@@ -88,6 +88,7 @@ type Cache struct {
 	tuning  func() Tuning
 	rand    func() float64
 	metrics *metrics
+	erased  erasures
 }
 
 // New returns a cache in front of store. It does no I/O.
@@ -150,29 +151,31 @@ func (c *Cache) Shared(ctx context.Context, fp normalize.Fingerprint) (verdict.C
 	ok = ok && e.Life(time.Now()) > 0
 	c.metrics.looked(levelRedis, ok, err)
 	if ok {
-		c.local.Set(fp, e)
+		c.keep(fp, e, func() { c.local.Set(fp, e) })
 	}
 	return e, ok
 }
 
 // Put keeps a final verdict at every level and returns it with its expiries set. It does not wait for Redis or
-// the store: the verdict is durable within a second. One that is not final is returned as it is and kept nowhere:
+// the store: the verdict is durable within a second. That of a check that began before its address was erased is kept
+// nowhere; the same goes for Fill and Mark. One that is not final is returned as it is and kept nowhere:
 // it would be served as an answer, and the store refuses the batch that holds it.
 func (c *Cache) Put(fp normalize.Fingerprint, v verdict.Verdict) verdict.Verdict {
 	if !v.Status.Final() {
 		return v
 	}
 	v = c.stamp(v)
-	c.local.Set(fp, verdict.Cached{Verdict: &v})
-	c.behind.verdict(fp, v)
+	e := verdict.Cached{Verdict: &v}
+	c.keep(fp, e, func() {
+		c.local.Set(fp, e)
+		c.behind.verdict(fp, v)
+	})
 	return v
 }
 
 // Fill keeps a verdict that came from the durable store, as it is, in the levels in front of it.
 func (c *Cache) Fill(fp normalize.Fingerprint, v verdict.Verdict) {
-	e := verdict.Cached{Verdict: &v}
-	c.local.Set(fp, e)
-	c.behind.shared(fp, e)
+	c.put(fp, verdict.Cached{Verdict: &v})
 }
 
 // Mark keeps a marker in the process and in Redis. A zero Until is set to between MarkerMin and MarkerMax from now.
@@ -181,9 +184,15 @@ func (c *Cache) Mark(fp normalize.Fingerprint, m verdict.Marker) {
 		t := c.tuning()
 		m.Until = time.Now().Add(t.MarkerMin + time.Duration(c.rand()*float64(t.MarkerMax-t.MarkerMin)))
 	}
-	e := verdict.Cached{Marker: &m}
-	c.local.Set(fp, e)
-	c.behind.shared(fp, e)
+	c.put(fp, verdict.Cached{Marker: &m})
+}
+
+// put keeps an entry in the process and in Redis.
+func (c *Cache) put(fp normalize.Fingerprint, e verdict.Cached) {
+	c.keep(fp, e, func() {
+		c.local.Set(fp, e)
+		c.behind.shared(fp, e)
+	})
 }
 
 // MarkerMin is the least life of a marker on the upstream's side.

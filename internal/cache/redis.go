@@ -23,12 +23,18 @@ const valueVersion = '1'
 type Redis struct {
 	conn   *redisconn.Conn
 	prefix string
+	former []string // the prefixes of former keys
 }
 
 // NewRedis returns the level on conn, which stays the caller's. keyID names the fingerprint key in use: a new key is
-// a new key space. prefix goes before every key; it is for tests that share a server.
-func NewRedis(conn *redisconn.Conn, keyID, prefix string) *Redis {
-	return &Redis{conn: conn, prefix: prefix + "ev1:" + keyID + ":"}
+// a new key space. prefix goes before every key; it is for tests that share a server. formerIDs name former keys, whose
+// entries are erased and not read.
+func NewRedis(conn *redisconn.Conn, keyID, prefix string, formerIDs ...string) *Redis {
+	r := &Redis{conn: conn, prefix: prefix + "ev1:" + keyID + ":"}
+	for _, id := range formerIDs {
+		r.former = append(r.former, prefix+"ev1:"+id+":")
+	}
+	return r
 }
 
 func (r *Redis) key(fp normalize.Fingerprint) string { return r.prefix + fp.String() }
@@ -89,7 +95,7 @@ func (r *Redis) put(ctx context.Context, batch []sharedEntry) error {
 	return r.conn.Call(ctx, writeTimeout, func(ctx context.Context, c redis.UniversalClient) error {
 		_, err := c.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			for _, v := range values {
-				pipe.Set(ctx, v.key, v.b, v.life)
+				pipe.Eval(ctx, setUnlessErased, []string{v.key}, v.b, v.life.Milliseconds())
 			}
 			return nil
 		})

@@ -11,7 +11,7 @@ import (
 var operations = []string{
 	"record", "lookup", "review", "verdict", "watch", "watchers", "claim", "heartbeat", "give_back", "settle", "settle_open",
 	"postpone", "kill", "hasten", "put_verdicts", "stats", "sweep", "ping", "reserve_key", "read_key", "keep_answer", "free_key",
-	"erase",
+	"erase", "erasures",
 }
 
 // metrics of one store.

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"validator-gw/internal/normalize"
 )
 
 // Lock order: the row of erasures, then what every other statement locks in its own order (reviews by id, review_queue;
@@ -76,6 +78,52 @@ func (s *Postgres) Erase(ctx context.Context, e Erasure) (_ Erased, err error) {
 	}
 	s.open.Add(-open)
 	return out, nil
+}
+
+// Remembered is an erasure that other replicas have to learn of.
+type Remembered struct {
+	Fingerprint normalize.Fingerprint
+	UpTo        string // checks up to this id are erased
+}
+
+// Bounds of Erasures: the most of one call, and how long an erasure may take to be committed after it got its time.
+const (
+	maxErasures = 10_000
+	commitTime  = 20 * time.Second // over the transaction_timeout of the connections
+)
+
+// Erasures returns those that became known after the time that the last call returned; the zero time asks for all that
+// are remembered. The same one may come several times.
+func (s *Postgres) Erasures(ctx context.Context, since time.Time) (_ []Remembered, next time.Time, err error) {
+	const erasures = `
+SELECT fingerprint, up_to::text, forget_at FROM erasures WHERE forget_at > $1 ORDER BY forget_at LIMIT $2`
+	defer s.metrics.observe("erasures", time.Now(), &err)
+	conn, err := s.admin.acquire(ctx)
+	if err != nil {
+		return nil, since, fmt.Errorf("erasures: %w", err)
+	}
+	defer conn.Release()
+	var out []Remembered
+	var fp []byte
+	var upTo string
+	var at time.Time
+	rows, _ := conn.Query(ctx, erasures, since, maxErasures) // its error is in rows
+	_, err = pgx.ForEachRow(rows, []any{&fp, &upTo, &at}, func() error {
+		out = append(out, Remembered{normalize.Fingerprint(fp), upTo})
+		return nil
+	})
+	switch {
+	case err != nil:
+		return nil, since, fmt.Errorf("erasures: %w", err)
+	case len(out) == 0:
+		return nil, since, nil
+	case len(out) < maxErasures:
+		at = at.Add(-commitTime)
+	}
+	if at.Before(since) {
+		at = since
+	}
+	return out, at, nil
 }
 
 // What a statement that began before an erasure wrote after it. An address that is being erased just now is passed over.

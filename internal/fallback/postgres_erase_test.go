@@ -2,6 +2,7 @@ package fallback_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -67,4 +68,38 @@ func TestPostgresSweepsWhatCameBack(t *testing.T) {
 	if st, err := s.Stats(t.Context()); err != nil || st.Open != 2 {
 		t.Errorf("Stats = %+v, %v, want 2 open", st, err)
 	}
+}
+
+func TestPostgresTellsOfErasures(t *testing.T) {
+	t.Parallel()
+	url := migrated.Database(t)
+	s := openPostgres(t, url, conformance.Sealer(0))
+	erase := func(n byte, upTo string) fallback.Remembered {
+		fp := normalize.Fingerprint{n}
+		if _, err := s.Erase(t.Context(), fallback.Erasure{Fingerprints: []normalize.Fingerprint{fp}, UpTo: upTo}); err != nil {
+			t.Fatal(err)
+		}
+		return fallback.Remembered{Fingerprint: fp, UpTo: upTo}
+	}
+	var since time.Time
+	told := func(want ...fallback.Remembered) {
+		t.Helper()
+		got, next, err := s.Erasures(t.Context(), since)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("Erasures = %v, %v, want %v", got, err, want)
+		}
+		if next.Before(since) {
+			t.Errorf("the next call asks from %v, before %v", next, since)
+		}
+		since = next
+	}
+	told()
+	first := erase(1, "01989f6e-0000-7000-8000-000000000001")
+	told(first)
+	exec(t, url, `UPDATE erasures SET forget_at = forget_at - interval '1 minute'`)
+	since = since.Add(-time.Minute)
+	second := erase(2, "01989f6e-0000-7000-8000-000000000002")
+	told(first, second)
+	told(second) // the first is long known
+	told(second) // who was committed late must not be passed over
 }
