@@ -136,7 +136,7 @@ func hasMarks(text string) bool {
 		return true
 	}
 	switch text[len(text)-1] {
-	case '\'', '`', '}', '!', '?':
+	case '\'', '`', '}', '!', '?', '/':
 		return true
 	}
 	return false

@@ -43,6 +43,9 @@ func (p parser) around(text string) *Refusal {
 	if inner, ok := unwrap(text); ok {
 		return p.refuse(verdict.Wrapped, inner)
 	}
+	if rest, ok := cutBullet(text); ok {
+		return p.refuse(verdict.Wrapped, rest)
+	}
 	bare := maskQuoted(text)
 	if refusal := p.displayName(text, bare); refusal != nil {
 		return refusal
@@ -91,15 +94,35 @@ func (p parser) around(text string) *Refusal {
 	return nil
 }
 
-// cutScheme returns the first recipient part of a mailto: URI (RFC 6068), percent-decoded. That and the '@' that
-// is missing are the only places where percent-encoding is decoded, and in one reading once.
+// cutScheme returns the first recipient part of a mailto: URI (RFC 6068), percent-decoded, or what follows the
+// label of a form that was copied with the address. The URI and an '@' that is missing are the only places where
+// percent-encoding is decoded, and in one reading once.
 func (p parser) cutScheme(text string) (string, bool) {
-	const scheme = "mailto:"
-	if len(text) < len(scheme) || !strings.EqualFold(text[:len(scheme)], scheme) {
+	scheme, rest, ok := strings.Cut(text, ":")
+	if !ok || len(scheme) > len("mailto") {
 		return "", false
 	}
-	to, _, _ := strings.Cut(strings.TrimPrefix(text[len(scheme):], "//"), "?")
-	return p.decode(to), true
+	switch strings.ToLower(scheme) {
+	case "mailto":
+		to, _, _ := strings.Cut(strings.TrimPrefix(rest, "//"), "?")
+		return p.decode(to), true
+	case "email", "e-mail", "mail":
+		return rest, true
+	}
+	return "", false
+}
+
+// bullets are what lists put before an address.
+var bullets = []string{"•", "· ", "- ", "* ", "– ", "— "}
+
+// cutBullet returns text without the bullet of a list before it.
+func cutBullet(text string) (string, bool) {
+	for _, bullet := range bullets {
+		if rest, ok := strings.CutPrefix(text, bullet); ok {
+			return rest, hasAt(rest)
+		}
+	}
+	return "", false
 }
 
 // decode undoes percent-encoding, and returns nothing if there is something else than that after a '%', or if
@@ -228,7 +251,7 @@ func cutComment(text, bare string) (rest string, inside, ok bool) {
 // cutPunct returns text without the punctuation that a sentence, a list or a half-copied pair of marks left at
 // its end. No domain ends in any of it.
 func cutPunct(text, bare string) (string, bool) {
-	if rest := strings.TrimRight(text, ",;:!?，；：、！？ "); rest != text {
+	if rest := strings.TrimRight(text, `,;:!?/\，；：、！？ `); rest != text {
 		return rest, true
 	}
 	end, n := utf8.DecodeLastRuneInString(bare)
