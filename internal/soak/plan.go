@@ -3,6 +3,7 @@ package soak
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -68,8 +69,8 @@ func stretch(stages []Stage) time.Duration {
 	return d
 }
 
-// drawPlan draws all requests of a run, in the order of their time. It depends on its arguments alone. The gaps between
-// new addresses are exponential, as those of strangers are, and so those between two controls.
+// drawPlan draws all requests of a run, in the order of their time. It depends on its arguments alone. New
+// addresses come as strangers do, by a Poisson process of the stage's pace, and so do the controls.
 func drawPlan(seed uint64, stages []Stage, habits Habits, gateways int) []Ask {
 	r := rand.New(rand.NewPCG(seed, 0x736f616b))
 	var asks []Ask
@@ -83,11 +84,11 @@ func drawPlan(seed uint64, stages []Stage, habits Habits, gateways int) []Ask {
 	begin := time.Duration(0)
 	n := 0
 	for _, s := range stages {
-		pace := func(at time.Duration) float64 {
-			return s.From + (s.To-s.From)*float64(at)/float64(max(s.For, 1))
-		}
-		// Each gap is drawn at the pace of its beginning, which is near enough: the pace changes slowly against a gap.
-		for at := gap(r, pace(0)); at < s.For; at += gap(r, pace(at)) {
+		for mean := r.ExpFloat64(); ; mean += r.ExpFloat64() {
+			at := s.reach(mean)
+			if at >= s.For {
+				break
+			}
 			address := drawAddress(r, seed, n)
 			n++
 			add(Ask{At: begin + at, Address: address})
@@ -100,8 +101,9 @@ func drawPlan(seed uint64, stages []Stage, habits Habits, gateways int) []Ask {
 		}
 		begin += s.For
 	}
-	for at := gap(r, controlPace); at < end; at += gap(r, controlPace) {
-		add(Ask{At: at})
+	steady := Stage{For: end, From: controlPace, To: controlPace}
+	for mean := r.ExpFloat64(); steady.reach(mean) < end; mean += r.ExpFloat64() {
+		add(Ask{At: steady.reach(mean)})
 	}
 	slices.SortStableFunc(asks, func(a, b Ask) int { return cmp.Compare(a.At, b.At) })
 	for i := range asks {
@@ -110,13 +112,17 @@ func drawPlan(seed uint64, stages []Stage, habits Habits, gateways int) []Ask {
 	return asks
 }
 
-// gap is an exponential gap at a pace; without a pace nobody comes for a year.
-func gap(r *rand.Rand, pace float64) time.Duration {
-	const year = 365 * 24 * time.Hour
-	if pace <= 0 {
-		return year
+// reach is the time into the stage by which so many people are expected; years when there will never be as many. With
+// a pace that is linear the expected number is a parabola, and this solves it, in the form that is safe where the pace
+// hardly changes.
+func (s Stage) reach(people float64) time.Duration {
+	const never = 100 * 365 * 24 * time.Hour
+	bend := (s.To - s.From) / (2 * s.For.Seconds())
+	root := s.From*s.From + 4*bend*people
+	if root < 0 || s.From+math.Sqrt(root) <= 0 {
+		return never
 	}
-	return min(time.Duration(r.ExpFloat64()/pace*float64(time.Second)), year)
+	return time.Duration(min(2*people/(s.From+math.Sqrt(root)), never.Seconds()) * float64(time.Second))
 }
 
 func between(r *rand.Rand, low, high time.Duration) time.Duration {

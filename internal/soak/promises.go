@@ -26,9 +26,11 @@ type promise struct {
 	check  func(*Ledger) []string // what breaks it
 }
 
+const codesPromise = "every request is answered, with 200 or 202"
+
 // common are the promises that hold in every profile.
 var common = []promise{
-	{name: "every request is answered, with 200 or 202", check: checkCodes},
+	{name: codesPromise, check: checkCodes},
 	{name: "every answer in its budget", timing: true, check: checkBudget},
 	{name: "every accepted id is found, and ends", check: checkEnds},
 	{name: "no verdict that the upstream did not give", check: checkWords},

@@ -111,19 +111,20 @@ func Run(ctx context.Context, p Profile, bench Bench) (l *Ledger, err error) {
 	defer c.close()
 	say("seed %d: %d requests in %v", p.Knobs.Seed, len(asks), stretch(p.Stages).Round(time.Second))
 
-	l.Began = time.Now().Add(200 * time.Millisecond) // the first requests are not late
+	began := time.Now().Add(200 * time.Millisecond) // the first requests are not late
+	l.Began = began
 	background, halt := context.WithCancelCause(ctx)
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	defer halt(nil)
-	watch := &sampler{http: c.http, urls: metrics, began: l.Began}
+	watch := &sampler{http: c.http, urls: metrics, began: began}
 	beside.Go(func() { watch.run(background) })
 	beside.Go(func() {
-		if err := conduct(background, p.Stages, l.Began, sim, redis, say); err != nil {
+		if err := conduct(background, p.Stages, began, sim, redis, say); err != nil {
 			halt(err)
 		}
 	})
-	if l.Answers, err = drive(background, asks, l.Began, c.send); err != nil {
+	if l.Answers, err = drive(background, asks, began, c.send); err != nil {
 		return nil, err
 	}
 	l.Loaded = time.Since(l.Began)
