@@ -256,8 +256,10 @@ func TestEveryRune(t *testing.T) {
 		if r == 0xd800 {
 			r = 0xe000
 		}
-		// Ideographs and Hangul, and what is private or not assigned above them, are alike: some will do.
-		alike := 0x3400 <= r && r <= 0xd7ff || 0x1fb00 <= r && r < 0xe0000 || 0xe1000 <= r
+		// Ideographs, Hangul, Yi, cuneiform, hieroglyphs and Tangut, what is private and what is not assigned above
+		// them are alike: some will do.
+		alike := 0x3400 <= r && r <= 0xd7ff || 0xe000 <= r && r <= 0xf8ff || 0x12000 <= r && r < 0x14680 ||
+			0x17000 <= r && r < 0x18d80 || 0x1fb00 <= r && r < 0xe0000 || 0xe1000 <= r
 		if alike && r%499 != 0 {
 			continue
 		}
