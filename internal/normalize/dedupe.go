@@ -44,7 +44,7 @@ func canonical(a Address) (local, domain string) {
 		return local, domain
 	}
 	// tag@user.fastmail.com is user@fastmail.com (Fastmail's help on subdomain addressing).
-	if user, rest, ok := strings.Cut(domain, "."); ok && familyOf(rest) == fastmail && user != "www" {
+	if user, rest, ok := strings.Cut(domain, "."); ok && familyOf(rest) == fastmail {
 		return user, rest
 	}
 	// Only the receiving host may read a local part (RFC 5321 2.3.11), and of this one nothing is known.

@@ -34,7 +34,7 @@ func TestDedupeKey(t *testing.T) {
 		{"Yahoo Japan is another company", "base@yahoo.co.jp", "base-shop@yahoo.co.jp"},
 		{"iCloud: tags", "anna@icloud.com anna+x@icloud.com", "anna@me.com anna@mac.com an.na@icloud.com"},
 		{"Fastmail: tags and sub-domains", "anna@fastmail.com anna+x@fastmail.com shop@anna.fastmail.com a+b@anna.fastmail.com",
-			"shop@anna.fastmail.fm an.na@fastmail.com x@b.anna.fastmail.com anna@www.fastmail.com"},
+			"shop@anna.fastmail.fm an.na@fastmail.com x@b.anna.fastmail.com"},
 		{"Proton: tags", "anna@proton.me anna+x@proton.me", "anna@protonmail.com anna@pm.me an.na@proton.me"},
 		{"Yandex: tags and all domains", "anna@yandex.ru anna+x@yandex.com anna@ya.ru anna@yandex.kz", "an.na@yandex.ru an-na@yandex.ru"},
 		{"others: all counts", "anna.lee+x@web.de", "anna.lee@web.de annalee@web.de anna.lee+x@gmx.de"},

@@ -38,7 +38,7 @@ func distance(a, b string, limit int) int {
 			row[j] = n
 			least = min(least, n)
 		}
-		if int(least) > limit+1 { // a swap can only take back one
+		if int(least) > limit { // it only grows from here
 			return limit + 1
 		}
 		before, last, row = last, row, before

@@ -163,6 +163,7 @@ func TestLookFlags(t *testing.T) {
 		{"75: whole word", "infos@example.com", unknown, no, unknown, no, no, no},
 		{"75: the tag is not the name", "ana+info@example.com", unknown, no, unknown, no, yes, no},
 		{"76", "ana@proton.me", no, no, yes, no, no, no},
+		{"76: below it is another's", "ana@mail.gmail.com", no, no, unknown, no, no, no},
 		{"76: in its country", "ana@yahoo.com.mx", no, no, yes, no, no, no},
 		{"76: a provider in the free list alone", "ana@123india.com", unknown, no, yes, no, no, no},
 		{"76: below it is another's", "ana@mail.123india.com", unknown, no, unknown, no, no, no},

@@ -109,6 +109,20 @@ func TestListSearch(t *testing.T) {
 	})
 }
 
+// TestCovers: a list speaks for all below an entry, but for what a company gives names under.
+func TestCovers(t *testing.T) {
+	t.Parallel()
+	l := list{text: "amazonaws.com\nexample.com\n", labels: 2}
+	for domain, want := range map[string]bool{
+		"example.com": true, "a.b.example.com": true, "xexample.com": false, "com": false, "amazonaws.com": true, "a.amazonaws.com": true,
+		"bucket.s3.amazonaws.com": false, // s3.amazonaws.com is a public suffix
+	} {
+		if got := l.covers(domain); got != want {
+			t.Errorf("covers(%q) = %v, want %v", domain, got, want)
+		}
+	}
+}
+
 func TestParents(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -23,11 +23,13 @@ type target struct {
 	letters uint64
 }
 
-// targets are the targets by rank, the most used first. Ties go by it.
-var targets = mustTargets(providersList)
+// ranked are targets by rank, the most used first. Ties go by it.
+type ranked []target
 
-func mustTargets(l list) []target {
-	all := make([]target, 0, l.ref.Count)
+var targets = mustRank(providersList)
+
+func mustRank(l list) ranked {
+	all := make(ranked, 0, l.ref.Count)
 	for line := range strings.Lines(l.text) {
 		domain, number, _ := strings.Cut(strings.TrimSpace(line), " ")
 		edits, err := strconv.Atoi(number)
@@ -114,20 +116,20 @@ func nearest(domain string) (string, int, verdict.Reason) {
 		}
 		return "", 0, ""
 	}
-	if t, edits := closest(domain); t != nil {
+	if t, edits := targets.closest(domain); t != nil {
 		return t.domain, edits, verdict.TypoDomain
 	}
 	return "", 0, ""
 }
 
 // closest returns the target with the fewest edits to a domain in ASCII, the first by rank among equals, or nil.
-func closest(domain string) (best *target, edits int) {
+func (r ranked) closest(domain string) (best *target, edits int) {
 	if len(domain) > maxTarget+maxEdits {
 		return nil, 0
 	}
 	set := letters(domain)
-	for i := range targets {
-		t := &targets[i]
+	for i := range r {
+		t := &r[i]
 		limit := t.edits
 		if best != nil {
 			limit = min(limit, edits-1) // only fewer are better
@@ -227,12 +229,8 @@ func completeDomain(domain string) string {
 }
 
 // ends are the top-level domains that a repair may lead to, by rank: the old ones of three letters and more. In
-// two letters every slip is another country.
+// two letters every slip is another country. None is near to an end of private networks (RFC 6762 appendix G).
 var ends = []string{"com", "net", "org", "edu", "gov", "info"}
-
-// private are the ends of names in private networks, by custom (RFC 6762 appendix G) and by ICANN's choice. They are
-// no misspelling.
-var private = []string{"corp", "home", "host", "internal", "intranet", "lan", "localdomain", "priv", "private", "workgroup"}
 
 // repairTLD returns domain with its last label, which is no top-level domain, as the one that was meant
 // ("yahoo.con"), or nothing. Where what comes out is a misspelt provider, it is that provider. domain is in
@@ -244,20 +242,15 @@ func repairTLD(domain string) string {
 		}
 	}
 	dot := strings.LastIndexByte(domain, '.')
-	if dot <= 0 || slices.Contains(private, domain[dot+1:]) {
+	if dot <= 0 {
 		return ""
 	}
-	var best *target
+	joined := strings.ReplaceAll(domain, ".", "")
 	for i := range targets {
 		t := &targets[i]
-		joined := t.edits > 0 && strings.ReplaceAll(domain, ".", "") == t.joined
-		if joined || strings.HasPrefix(domain, t.name+".") && distance(domain, t.domain, 1) == 1 {
-			best = t
-			break
+		if t.edits > 0 && joined == t.joined || strings.HasPrefix(domain, t.name+".") && distance(domain, t.domain, 1) == 1 {
+			return t.domain
 		}
-	}
-	if best != nil {
-		return best.domain
 	}
 	for _, end := range ends {
 		if distance(domain[dot+1:], end, 1) != 1 {
@@ -265,7 +258,7 @@ func repairTLD(domain string) string {
 		}
 		repaired := domain[:dot+1] + end
 		if _, _, found := lookup(repaired); !found && !freeList.covers(repaired) {
-			if t, _ := closest(repaired); t != nil {
+			if t, _ := targets.closest(repaired); t != nil {
 				return t.domain
 			}
 		}

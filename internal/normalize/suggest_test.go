@@ -69,9 +69,13 @@ func TestSuggestion(t *testing.T) {
 		{"71: a letter and a swap", "hormial.com", "hotmail.com", typo},
 		{"71: two edits in nine characters", "gmial.co", "", ""},
 		{"71: two other letters are another name", "hotmaxx.com", "", ""},
+		{"71: the first letter and one more", "jotmial.com", "", ""},
 		{"71: three edits", "htomila.co", "", ""},
 
-		// Ties: the most used.
+		{"72: another country", "orange.fi", "", ""},
+		{"72: another country", "libero.at", "", ""},
+
+		// The nearest, and among those the most used.
 		{"71: gmail.com, not ymail.com", "gymail.com", "gmail.com", typo},
 		{"71: yahoo.com, not yahoo.co.uk", "yahoo.co", "yahoo.com", typo},
 
@@ -252,6 +256,21 @@ func TestEveryOneEditOfGmail(t *testing.T) {
 	}
 }
 
+// TestRank: who is as near comes by rank, who is nearer before that.
+func TestRank(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ list, in, want string }{
+		{"# x 1 2 x\nmostused.com 2\nmostusee.com 2\n", "mostusef.com", "mostused.com"},
+		{"# x 1 2 x\nmostusee.com 2\nmostused.com 2\n", "mostusef.com", "mostusee.com"},
+		{"# x 1 2 x\nmostused.com 2\nmostusingg.com 2\n", "mostusing.com", "mostusingg.com"},
+		{"# x 1 2 x\nmostused.com 0\nmostusee.com 1\n", "mostusef.com", "mostusee.com"},
+	} {
+		if got, _ := mustRank(mustRead(tc.list)).closest(tc.in); got == nil || got.domain != tc.want {
+			t.Errorf("closest to %s of %q = %+v, want %s", tc.in, tc.list, got, tc.want)
+		}
+	}
+}
+
 func TestCompleteDomain(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ in, want string }{
@@ -281,7 +300,7 @@ func TestRepairTLD(t *testing.T) {
 		{"yahoo.co.ukk", "yahoo.co.uk"}, {"hotmail.couk", "hotmail.co.uk"},
 		{"gmai.lcom", "gmail.com"},
 		// Both faults at once.
-		{"gmial.con", "gmail.com"}, {"hotmial.ocm", "hotmail.com"}, {"email.con", "email.com"},
+		{"gmial.con", "gmail.com"}, {"hotmial.ocm", "hotmail.com"}, {"email.con", "email.com"}, {"gail.con", "gail.com"},
 		{"gmail.xn--m-0tbi", "gmail.com"}, // com in Cyrillic letters but for the m
 
 		{"bank.lan", ""}, {"mail.corp", ""}, {"live.home", ""}, {"nas.internal", ""}, {"x.intranet", ""}, {"printer.localdomain", ""},
