@@ -220,7 +220,7 @@ func TestFlagsAndSuggestions(t *testing.T) {
 		flags      verdict.Flags
 		suggestion verdict.Suggestion
 	}{
-		{"deliverable", verdict.Flags{CatchAll: verdict.False, Disposable: verdict.False}, verdict.Suggestion{}},
+		{"deliverable", verdict.Flags{CatchAll: verdict.False}, verdict.Suggestion{}},
 		{"hardbounce", answered, verdict.Suggestion{}},
 		{"inbox-full", verdict.Flags{MailboxFull: verdict.True}, verdict.Suggestion{}},
 		{"catch-all", verdict.Flags{CatchAll: verdict.True}, verdict.Suggestion{}},
