@@ -89,7 +89,7 @@ func (c *Client) exchange(ctx context.Context, addr normalize.Address) (r reply)
 	}
 	defer res.Body.Close()
 	r.http = res.StatusCode
-	r.upstream = requestID(res.Header, c.profile.idHeaders...)
+	r.upstream = c.profile.ownID(requestID(res.Header, c.profile.idHeaders...), addr)
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxBody+1))
 	if err != nil && success(res.StatusCode) {
 		// The status line alone is no answer. Not asked again: it was read and billed.
@@ -125,8 +125,8 @@ func (c *Client) take(r *reply, h http.Header, a answer, addr normalize.Address)
 	r.is(a.class)
 	r.reason, r.reasons = a.reason, a.reasons
 	r.said, r.score = c.profile.quote(a.result, addr), a.score
-	if r.upstream == "" && safeID.MatchString(a.id) {
-		r.upstream = a.id
+	if r.upstream == "" {
+		r.upstream = c.profile.ownID(a.id, addr)
 	}
 	now, limit := time.Now(), c.tuning().RetryAfterMax
 	if a.class == classThrottled || r.http == http.StatusTooManyRequests || r.http == http.StatusServiceUnavailable {
@@ -187,23 +187,33 @@ func requestID(h http.Header, first ...string) string {
 var safeWord = regexp.MustCompile(`^[A-Za-z0-9 _.-]{1,64}$`)
 
 // quote joins the provider's own words as far as they are safe: plain and short, and, unless the profile knows them, without
-// a part of the address in them.
-func (p *Profile) quote(said []string, addr normalize.Address) string {
+// a part of the address or the key in them.
+func (p *provider) quote(said []string, addr normalize.Address) string {
 	var safe []string
 	for _, w := range said {
-		low := strings.ToLower(w)
-		if !safeWord.MatchString(w) || !p.known[low] && (contains(low, addr.Local()) || contains(low, addr.Domain())) {
-			continue
+		if safeWord.MatchString(w) && (p.known[strings.ToLower(w)] || !p.reveals(w, addr, 3)) {
+			safe = append(safe, w)
 		}
-		safe = append(safe, w)
 	}
 	return strings.Join(safe, "/")
 }
 
-// contains says that text gives a part of an address away. One or two letters are in every word.
-func contains(text, part string) bool {
-	part = strings.ToLower(part)
-	return text == part || len(part) > 2 && strings.Contains(text, part)
+// ownID is the upstream's name for a call, unless it is made of the address or the key. An id is long and random, so a short
+// local part in it is chance.
+func (p *provider) ownID(id string, addr normalize.Address) string {
+	if !safeID.MatchString(id) || p.reveals(id, addr, 6) {
+		return ""
+	}
+	return id
+}
+
+// reveals says that a text has the key, the domain or the local part in it, the last if it is as long as least or is the
+// whole text: a letter or two are in every word.
+func (p *provider) reveals(text string, addr normalize.Address, least int) bool {
+	text = strings.ToLower(text)
+	local, key := strings.ToLower(addr.Local()), strings.ToLower(p.key.Reveal())
+	return text == local || len(local) >= least && strings.Contains(text, local) || strings.Contains(text, addr.Domain()) ||
+		len(key) >= least && strings.Contains(text, key)
 }
 
 // answerMetrics counts what became of the bodies: a provider that says something new is seen at once, and what it said is in
