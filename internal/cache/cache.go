@@ -46,6 +46,9 @@ func DefaultTuning() Tuning {
 	}
 }
 
+// claimed is the life of a verdict on an address whose owner forbade asking about it: nobody asks again before.
+var claimed = TTL{30 * 24 * time.Hour, 30 * 24 * time.Hour}
+
 // localMarker bounds a marker's life in the process: another replica may have settled the review since.
 const localMarker = 2 * time.Second
 
@@ -206,6 +209,8 @@ func (c *Cache) stamp(v verdict.Verdict) verdict.Verdict {
 	t := c.tuning()
 	ttl := t.Unresolved
 	switch {
+	case v.Reason == verdict.ClaimedByPerson:
+		ttl = claimed
 	case v.Reason == verdict.MailboxFull:
 		ttl = t.MailboxFull
 	case v.Status == verdict.Valid:

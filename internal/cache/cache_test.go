@@ -30,6 +30,7 @@ func TestLifetimes(t *testing.T) {
 		{verdict.Risky, verdict.MailboxFull, time.Hour, day},
 		{verdict.Unresolved, verdict.MailboxTempRejected, day, day},
 		{verdict.Unresolved, verdict.ReviewExpired, day, day},
+		{verdict.Unresolved, verdict.ClaimedByPerson, 30 * day, 30 * day},
 	}
 	for _, tt := range tests {
 		t.Run(fmt.Sprint(tt.status, " ", tt.reason), func(t *testing.T) {
