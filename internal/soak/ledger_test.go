@@ -190,6 +190,11 @@ func TestHang(t *testing.T) {
 		}
 		return checkHang(l)
 	}
+	l := kept()
+	l.Profile.Stages[1].Name, l.Profile.Stages[2].Name = stageBefore, stageHung // before it, everyone got 202
+	if broken := checkHang(l); len(broken) == 0 || !strings.Contains(broken[0], "nothing to compare with") {
+		t.Errorf("broken %q", broken)
+	}
 	const was = 50 * time.Millisecond
 	if broken := hang(was+50*time.Millisecond, was); len(broken) != 0 {
 		t.Errorf("broken %q", broken)

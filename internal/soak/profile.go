@@ -132,12 +132,12 @@ func phases(k Knobs) Profile {
 		Notes: []string{"the breaker's cool-down is at its lower bound, 15s, so that a recovery from each trouble fits into the run; " +
 			"all other settings but the upstream's rate and burst are the defaults"}}
 	p.room(k)
-	const troubled, rest = 10.0 / 180, 13.0 / 180
+	const troubled, rest = 8.0 / 180, 16.0 / 180 // a breaker that opened late in a trouble closes before the next
 	add := func(name string, share float64, m simulator.Mode, trouble bool) {
 		p.Stages = append(p.Stages, Stage{Name: name, For: k.part(share), Mode: m, From: k.Rate, To: k.Rate, Trouble: trouble})
 	}
 	healthy := simulator.Mode{Fault: simulator.Healthy}
-	add("healthy", 10.0/180, healthy, false)
+	add("healthy", 8.0/180, healthy, false)
 	for _, t := range []struct {
 		name string
 		mode simulator.Mode
@@ -155,7 +155,7 @@ func phases(k Knobs) Profile {
 			add("  after it", rest, healthy, false)
 		}
 	}
-	add("healthy again", 22.0/180, healthy, false)
+	add("healthy again", 20.0/180, healthy, false)
 	// One name a row: the rests are rows of their own.
 	for i := range p.Stages {
 		if p.Stages[i].Name == "  after it" {

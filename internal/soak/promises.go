@@ -258,6 +258,16 @@ func checkHang(l *Ledger) (broken []string) {
 	}
 	first := latencies(l.people(func(a Answer) bool { return in(stageHung)(a) && a.At < hung+few }))
 	rest := latencies(l.people(func(a Answer) bool { return in(stageHung)(a) && a.At >= hung+few }))
+	base := l.people(in(stageBefore))
+	good := 0
+	for _, b := range base {
+		if b.verdict() {
+			good++
+		}
+	}
+	if float64(good) < 0.95*float64(len(base)) {
+		broken = append(broken, fmt.Sprintf("nothing to compare with: before, %d of %d got a verdict", good, len(base)))
+	}
 	if got, was := first.Quantile(0.99), before.Quantile(0.99); got > was+most {
 		broken = append(broken, fmt.Sprintf("p99 of the first %v is %v, before it was %v", few, milli(got), milli(was)))
 	}

@@ -209,12 +209,28 @@ func (l *Ledger) printTotals(w io.Writer) {
 	}
 	fmt.Fprintf(w, "\naccepted ids: %d, ended %d (%s), the last %v after the load of at most %v\n", len(accepted), ended, most(statuses),
 		(l.Rested - l.Loaded).Round(100*time.Millisecond), l.Allowed.Round(time.Second))
+	l.printBacklog(w)
 	fmt.Fprintf(w, "addresses: %d, most billed calls for one: %d\n", len(l.addresses()), mostBilled)
 	fmt.Fprintf(w, "worst window: %d calls within %v, allowed %.1f (rate × (t + %v) + burst), the nearest of all windows\n", worst.Calls,
 		worst.To.Sub(worst.From).Round(time.Millisecond), worst.Bound, rateSlack)
 	fmt.Fprintf(w, "control, %d × GET /livez in the same run: p50 %s ms, p99 %s, p99.9 %s, max %s; requests left late by p99 %s ms, max %s\n",
 		control.Count(), ms(control.Quantile(0.5)), ms(control.Quantile(0.99)), ms(control.Quantile(0.999)), ms(control.Max()),
 		ms(sent.Quantile(0.99)), ms(sent.Max()))
+}
+
+// printBacklog shows how the reviews drained that were open when the load ended.
+func (l *Ledger) printBacklog(w io.Writer) {
+	end := stretch(l.Profile.Stages)
+	if l.Rested < end+time.Second {
+		return
+	}
+	const steps = 12
+	step := max((l.Rested-end)/steps, time.Second)
+	var parts []string
+	for at := end; at < l.Rested+step; at += step {
+		parts = append(parts, fmt.Sprintf("%.0fs %d", (at-end).Seconds(), l.open([]time.Duration{at})[0]))
+	}
+	fmt.Fprintf(w, "reviews open after the load: %s\n", strings.Join(parts, ", "))
 }
 
 func printFleet(l *Ledger, w io.Writer) {

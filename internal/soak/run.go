@@ -177,6 +177,7 @@ func serveUpstream(p Profile, key string) (sim *simulator.Simulator, address str
 func conduct(ctx context.Context, stages []Stage, began time.Time, sim *simulator.Simulator, redis Server,
 	say func(string, ...any)) error {
 	at := began
+	said := map[string]bool{}
 	for _, s := range stages {
 		if !until(ctx, at) {
 			return nil
@@ -184,7 +185,8 @@ func conduct(ctx context.Context, stages []Stage, began time.Time, sim *simulato
 		if err := sim.SetMode(s.Mode); err != nil {
 			return err
 		}
-		if s.For > time.Second {
+		if !said[s.Name] {
+			said[s.Name] = true
 			say("%v: %s", at.Sub(began).Round(time.Second), s.Name)
 		}
 		if s.Act != NoAct {
