@@ -41,7 +41,7 @@ func (r *Redis) key(fp normalize.Fingerprint) string { return r.prefix + fp.Stri
 
 func (r *Redis) get(ctx context.Context, fp normalize.Fingerprint) (verdict.Cached, bool, error) {
 	var b []byte
-	err := r.conn.Call(ctx, redisconn.LookUp, func(ctx context.Context, c redis.UniversalClient) (err error) {
+	err := r.conn.Call(ctx, r.conn.LookUp(), func(ctx context.Context, c redis.UniversalClient) (err error) {
 		b, err = c.Get(ctx, r.key(fp)).Bytes()
 		return err
 	})

@@ -26,7 +26,7 @@ func newMetrics(reg prometheus.Registerer, store string) (*metrics, error) {
 	duration := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "validator_gw_store_operation_duration_seconds",
 		Help:    "Time an operation of the durable store took, waiting for a connection included.",
-		Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
+		Buckets: []float64{.0005, .001, .005, .01, .025, .05, .1, .5, 1, 2.5, 10},
 	}, []string{"store", "operation"})
 	failures := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "validator_gw_store_errors_total",

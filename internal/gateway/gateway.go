@@ -6,6 +6,8 @@ package gateway
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -38,6 +40,8 @@ type Config struct {
 	RedisURL secret.Text
 	// RedisMode is single, sentinel or cluster.
 	RedisMode string
+	// RedisLookUp bounds a look-up there; 40 ms when zero. More is for tests on busy machines.
+	RedisLookUp time.Duration
 	// DataDir holds SQLite's file.
 	DataDir string
 	// UpstreamURL (empty: the profile's own), UpstreamKey and UpstreamProfile (a name or a file, as verimail.LoadProfile
@@ -81,7 +85,8 @@ type Gateway struct {
 	lis, mls net.Listener
 
 	store       store
-	redis       *redisconn.Conn // or nil
+	redis       *redisconn.Conn  // or nil
+	fleet       *ratelimit.Fleet // or nil: without Redis the rate is this process's
 	cache       *cache.Cache
 	client      *verimail.Client
 	service     *validate.Service
@@ -135,7 +140,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	}
 	var shared *cache.Redis
 	if cfg.RedisURL != "" {
-		if g.redis, err = redisconn.Open(redisconn.Config{URL: cfg.RedisURL, Mode: cfg.RedisMode}); err != nil {
+		if g.redis, err = redisconn.Open(redisconn.Config{URL: cfg.RedisURL, Mode: cfg.RedisMode, LookUp: cfg.RedisLookUp}); err != nil {
 			return nil, err
 		}
 		shared = cache.NewRedis(g.redis, keys.id, "")
@@ -149,10 +154,18 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	if err != nil {
 		return nil, err
 	}
-	g.client, err = verimail.New(verimail.Config{Contract: contract, URL: cmp.Or(cfg.UpstreamURL, contract.URL()), Key: cfg.UpstreamKey, Transport: deps.Transport,
-		Limiter: ratelimit.NewLocal(t.limits), Seal: func(text string) []byte { return keys.sealer.Seal(text, suggestionContext) },
-		Tuning: t.client, Rand: deps.Rand, Log: deps.Log, Registerer: g.registry})
-	if err != nil {
+	upstream := verimail.Config{Contract: contract, URL: cmp.Or(cfg.UpstreamURL, contract.URL()), Key: cfg.UpstreamKey, Transport: deps.Transport,
+		Seal:   func(text string) []byte { return keys.sealer.Seal(text, suggestionContext) },
+		Tuning: t.client, Rand: deps.Rand, Log: deps.Log, Registerer: g.registry}
+	if g.redis != nil {
+		g.fleet = ratelimit.NewFleet(g.redis, t.limits, ratelimit.FleetConfig{Name: rateName(upstream.URL), Log: deps.Log, Registerer: g.registry})
+		upstream.Limiter = g.fleet
+	} else {
+		local := ratelimit.NewLocal(t.limits)
+		local.Register(g.registry)
+		upstream.Limiter = local
+	}
+	if g.client, err = verimail.New(upstream); err != nil {
 		return nil, err
 	}
 	// Flights outlive requests and, for a moment, the stop: their context ends only when Run says so.
@@ -172,8 +185,18 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 		return nil, err
 	}
 	g.health.watch(g.store, g.redis, g.client)
+	if g.fleet != nil {
+		g.fleet.Join(ctx)
+	}
 	front.service.Store(g.service)
 	return g, nil
+}
+
+// rateName names the rate that replicas share: by whom they ask, and not by a secret, which differs between them while it
+// is being rotated.
+func rateName(url string) string {
+	sum := sha256.Sum256([]byte(url))
+	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
 
 func newID() string { return uuid.Must(uuid.NewV7()).String() } // its only error is that of crypto/rand, which ends the program

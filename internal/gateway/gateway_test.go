@@ -74,6 +74,7 @@ var stores = []struct {
 		c.DatabaseURL = secret.Text(postgres.Database(t))
 		url, _ := testenv.Redis(t) // the key space is apart by the secret, which each test draws
 		c.RedisURL = secret.Text(url)
+		c.RedisLookUp = 2 * time.Second // the machine may be busy
 	}},
 }
 

@@ -32,7 +32,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	loop := run(func() { _ = g.loop.Run(loopCtx) })
 	sideCtx, stopSide := context.WithCancel(detached)
 	side := run(func() { _ = g.settings.Run(sideCtx) }, func() { g.health.run(sideCtx) }, func() { g.followSettings(sideCtx) },
-		func() { g.watchRedis(sideCtx) })
+		func() { g.watchRedis(sideCtx) }, func() { g.shareRate(sideCtx) })
 
 	var fault error
 	select {
@@ -143,6 +143,13 @@ func (g *Gateway) followSettings(ctx context.Context) {
 func (g *Gateway) watchRedis(ctx context.Context) {
 	if g.redis != nil {
 		_ = g.redis.Run(ctx)
+	}
+}
+
+// shareRate keeps this replica known to the others that share the upstream's rate; in the end it takes leave of them.
+func (g *Gateway) shareRate(ctx context.Context) {
+	if g.fleet != nil {
+		_ = g.fleet.Run(ctx)
 	}
 }
 

@@ -24,7 +24,8 @@ func (t tunings) cache() cache.Tuning {
 
 func (t tunings) limits() ratelimit.Limits {
 	u := t.live.Current().Upstream
-	return ratelimit.Limits{Rate: float64(u.Rate), Burst: u.Burst, Reserve: u.InteractiveReserve, Floor: u.BackgroundFloor}
+	return ratelimit.Limits{Rate: float64(u.Rate), Burst: u.Burst, Reserve: u.InteractiveReserve, Floor: u.BackgroundFloor,
+		Instances: u.Instances}
 }
 
 func (t tunings) client() verimail.Tuning {

@@ -51,6 +51,7 @@ const (
 	loseAfter = 5                      // failures in a row of the bucket's own calls,
 	loseSpan  = 100 * time.Millisecond // over at least this; the connection knows the rule, too, but not whose calls fail
 	goodLooks = 3                      // answers in a row
+	joinTries = 3                      // at the start, when the first connections are yet to be made
 )
 
 // Fleet is a bucket that all replicas share in Redis. Grants in any window of length t stay within rate·t + burst over
@@ -131,7 +132,7 @@ func NewFleet(conn *redisconn.Conn, limits func() Limits, cfg FleetConfig) *Flee
 
 // TakeInteractive asks for one grant that may start within maxWait, or MaxWait if that is less. When granted, the slot is
 // booked: sleep wait, then go. A refusal books nothing. notBefore is set when the fleet's gate is closed. It waits for
-// Redis no longer than redisconn.LookUp; no answer is a refusal.
+// Redis no longer than the connection's LookUp; no answer is a refusal.
 func (f *Fleet) TakeInteractive(ctx context.Context, maxWait time.Duration) (wait time.Duration, notBefore time.Time, ok bool) {
 	return f.take(ctx, interactive, min(maxWait, MaxWait))
 }
@@ -156,7 +157,7 @@ func (f *Fleet) take(ctx context.Context, c class, maxWait time.Duration) (wait 
 	}
 	if now.Before(held) {
 		f.mu.Unlock()
-		f.metrics.takes[c][source][resultHeld].Inc()
+		f.metrics.takes[c][fromRedis][resultHeld].Inc()
 		return 0, held, false
 	}
 	if !inRedis || lim.Rate < minRate {
@@ -169,7 +170,7 @@ func (f *Fleet) take(ctx context.Context, c class, maxWait time.Duration) (wait 
 	}
 	f.mu.Unlock()
 
-	got, err := f.ask(ctx, luaTake, redisconn.LookUp, classNames[c], text(lim.Rate), lim.burst(), text(lim.Reserve), text(lim.Floor),
+	got, err := f.ask(ctx, luaTake, f.conn.LookUp(), classNames[c], text(lim.Rate), lim.burst(), text(lim.Reserve), text(lim.Floor),
 		micros(maxWait), micros(MaxWait), micros(silence), text(ownShare), max(lim.Instances, 1))
 	took := time.Now()
 	f.metrics.latency.Observe(took.Sub(now).Seconds())
@@ -196,7 +197,7 @@ func (f *Fleet) take(ctx context.Context, c class, maxWait time.Duration) (wait 
 }
 
 // Hold tells the fleet that nobody calls for d from now, a day at most. It only ever moves the gate later. It returns
-// within redisconn.LookUp; a failure is counted, and what Redis was not told it is told once it answers again.
+// within the connection's LookUp; a failure is counted, and what Redis was not told it is told once it answers again.
 func (f *Fleet) Hold(ctx context.Context, d time.Duration) {
 	d = min(d, maxHold)
 	if d <= 0 {
@@ -209,7 +210,7 @@ func (f *Fleet) Hold(ctx context.Context, d time.Duration) {
 	err := redisconn.ErrResting
 	if inRedis {
 		// Whoever was told to wait may be about to leave; the others need to know all the same.
-		_, err = f.call(context.WithoutCancel(ctx), luaHold, redisconn.LookUp, f.keys[1:2], micros(d))
+		_, err = f.call(context.WithoutCancel(ctx), luaHold, f.conn.LookUp(), f.keys[1:2], micros(d))
 	}
 	f.metrics.held(err)
 }
@@ -273,20 +274,39 @@ func (f *Fleet) startOwn(quiet time.Time) {
 	f.floor.empty(at, 0, 0)
 }
 
+// Join makes this replica a member at once, if Redis answers within a fraction of a second; else Run does so later. Let
+// Run follow, or the others will miss this one.
+func (f *Fleet) Join(ctx context.Context) {
+	for range joinTries {
+		if f.step(ctx); f.member() {
+			return
+		}
+	}
+}
+
 // Run keeps this replica known to the others, and finds Redis again when it was lost. When ctx ends it takes leave of
 // them, within a bounded time, and returns; grants end with it.
 func (f *Fleet) Run(ctx context.Context) error {
 	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()
-	for {
+	if !f.member() {
 		f.step(ctx)
+	}
+	for {
 		select {
 		case <-ctx.Done():
 			f.leave(context.WithoutCancel(ctx))
 			return nil
 		case <-tick.C:
+			f.step(ctx)
 		}
 	}
+}
+
+func (f *Fleet) member() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mode == shared
 }
 
 // step is one beat, or one look for a Redis that was lost.
@@ -305,7 +325,7 @@ func (f *Fleet) step(ctx context.Context) {
 		return
 	}
 	before := time.Now()
-	got, err := f.member(ctx, "look", time.Time{}, 0, lim, 0)
+	got, err := f.tell(ctx, "look", time.Time{}, 0, lim, 0)
 	f.mu.Lock()
 	if err != nil {
 		f.looks = 0
@@ -333,7 +353,7 @@ func (f *Fleet) beat(ctx context.Context, lim Limits) {
 	f.sent = before
 	known := f.known
 	f.mu.Unlock()
-	got, err := f.member(ctx, "beat", before, known, lim, 0)
+	got, err := f.tell(ctx, "beat", before, known, lim, 0)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.done(ctx, time.Now(), lim, err)
@@ -366,7 +386,7 @@ func (f *Fleet) enter(ctx context.Context, lim Limits) {
 	}
 	f.mode = between
 	f.mu.Unlock()
-	got, err := f.member(ctx, "enter", before, known, lim, hold)
+	got, err := f.tell(ctx, "enter", before, known, lim, hold)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
@@ -393,12 +413,12 @@ func (f *Fleet) leave(ctx context.Context) {
 	f.mu.Unlock()
 	f.metrics.shared.Set(0)
 	if was == shared {
-		_, _ = f.member(ctx, "leave", time.Time{}, 0, f.limits(), 0) // unsaid, it is missed for a while
+		_, _ = f.tell(ctx, "leave", time.Time{}, 0, f.limits(), 0) // unsaid, it is missed for a while
 	}
 }
 
-// member runs the script of that name. A sent time makes Redis refuse what comes to it much later.
-func (f *Fleet) member(ctx context.Context, op string, sent time.Time, known int, lim Limits, hold time.Duration) ([]int64, error) {
+// tell runs luaMember. A sent time makes Redis refuse what comes to it much later.
+func (f *Fleet) tell(ctx context.Context, op string, sent time.Time, known int, lim Limits, hold time.Duration) ([]int64, error) {
 	var notAfter int64
 	if !sent.IsZero() {
 		f.mu.Lock()

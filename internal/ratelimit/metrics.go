@@ -51,8 +51,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	holds := prometheus.NewCounterVec(prometheus.CounterOpts(opts("holds_total",
 		"Times that the fleet was told to hold its calls.")), []string{"result"})
 	m := &metrics{
-		waits:   prometheus.NewHistogram(buckets("wait_seconds", "Waits for a booked call.", .001, .005, .01, .025, .05)),
-		latency: prometheus.NewHistogram(buckets("redis_seconds", "Time that Redis took for a question.", .0005, .001, .0025, .005, .01, .025, .05)),
+		waits:   prometheus.NewHistogram(buckets("wait_seconds", "Waits for a booked call.", .005, .02)), // and up to MaxWait
+		latency: prometheus.NewHistogram(buckets("redis_seconds", "Time that Redis took for a question.", .001, .005, .02)),
 		shared: prometheus.NewGauge(prometheus.GaugeOpts(opts("shared",
 			"1 while the rate is shared in Redis, 0 while this replica keeps to a rate of its own."))),
 		instances: prometheus.NewGauge(prometheus.GaugeOpts(opts("instances",
@@ -63,7 +63,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	for c, class := range classNames {
 		for s, source := range sourceNames {
 			for r, result := range resultNames {
-				if s == fromLocal && r == resultError {
+				if s == fromLocal && r >= resultHeld { // the gate is the fleet's, and so is the error
 					continue
 				}
 				m.takes[c][s][r] = takes.WithLabelValues(class, source, result)

@@ -28,7 +28,7 @@ func NewQuotas(conn *redisconn.Conn, name, prefix string) *Quotas {
 func (q *Quotas) Take(ctx context.Context, key string, rate float64, burst, n int) (after time.Duration, ok bool, err error) {
 	rate, burst = max(rate, minRate), max(burst, 1)
 	var got []int64
-	err = q.conn.Call(ctx, redisconn.LookUp, func(ctx context.Context, c redis.UniversalClient) (err error) {
+	err = q.conn.Call(ctx, q.conn.LookUp(), func(ctx context.Context, c redis.UniversalClient) (err error) {
 		got, err = run(ctx, c, luaQuota, []string{q.prefix + key}, text(rate), burst, n)
 		return err
 	})

@@ -21,9 +21,10 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-func connect(t testing.TB, url string) *redisconn.Conn {
+// connect opens a connection with the usual time for a call, or with more.
+func connect(t testing.TB, url string, lookUp time.Duration) *redisconn.Conn {
 	t.Helper()
-	c, err := redisconn.Open(redisconn.Config{URL: secret.Text(url)})
+	c, err := redisconn.Open(redisconn.Config{URL: secret.Text(url), LookUp: lookUp})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,10 +51,17 @@ type replica struct {
 	stop func()
 }
 
+// patient is for tests that are not about time: the machine may be busy.
+const patient = 2 * time.Second
+
 // newReplica starts a replica; its Runs end with the test or with stop.
 func newReplica(t testing.TB, url, prefix string, limits func() Limits) *replica {
 	t.Helper()
-	conn := connect(t, url)
+	return startReplica(t, connect(t, url, patient), prefix, limits)
+}
+
+func startReplica(t testing.TB, conn *redisconn.Conn, prefix string, limits func() Limits) *replica {
+	t.Helper()
 	r := &replica{conn: conn, Fleet: NewFleet(conn, limits, FleetConfig{Name: "test", Prefix: prefix})}
 	ctx, cancel := context.WithCancel(context.Background())
 	var runs sync.WaitGroup

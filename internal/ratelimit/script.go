@@ -93,7 +93,8 @@ return {ok and 1 or 0, wait, 0, now}
 // was on a share of its own (known > 0); beat says that it is there; leave that it takes no more. "peak" is the most
 // members that were live at once within the memory; one that leaves with a word lowers it. What it is above the live ones
 // are the missing. A newcomer is taken for one of them come back: processes restart far more often than they join while
-// another is cut off. Where Redis lost the state, the bucket is empty and the peak what the member knows.
+// another is cut off. Where Redis lost the state, the bucket is empty and the peak what the member knows; only for a fleet
+// that begins it fills at once, and not after what may be booked.
 var luaMember = redis.NewScript(luaMeter + `
 local now = now()
 local op, id, limit, known = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -124,6 +125,7 @@ end
 if not s[3] or (op == 'enter' and known > 0) then
   local mrate, _, frate = split(tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9]))
   local lead, at = tonumber(ARGV[10]), whole(now)
+  if op == 'enter' and known == 0 then lead = 0 end
   redis.call('HSET', KEYS[1], 'main', whole(empty(mrate, lead)), 'main_at', at, 'floor', whole(empty(frate, lead)), 'floor_at', at)
 end
 local hold = tonumber(ARGV[11])

@@ -5,6 +5,7 @@
 package redisconn
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,12 +18,12 @@ import (
 	"validator-gw/internal/secret"
 )
 
-// LookUp is the limit of a call that somebody waits for: a form's budget holds a few of them.
-const LookUp = 40 * time.Millisecond
+// lookUp is the default limit of a call that somebody waits for: a form's budget holds a few of them.
+const lookUp = 40 * time.Millisecond
 
-// doubtful replaces LookUp while the latest call failed. A request makes more than one look-up: one that hangs may cost
-// it 40 ms, and those after it next to nothing.
-const doubtful = 10 * time.Millisecond
+// While the latest call failed, one that somebody waits for gets but this part of its time. A request makes more than one:
+// one that hangs may cost it 40 ms, and those after it next to nothing.
+const doubtPart = 4
 
 // The limits below a call's own. go-redis ignores a context's deadline unless told otherwise, and retries unless told
 // not to: with its defaults a hung Redis holds a call for seconds.
@@ -40,11 +41,14 @@ type Config struct {
 	URL secret.Text
 	// Mode is single (default when empty), sentinel or cluster.
 	Mode string
+	// LookUp is the limit of a call that somebody waits for; 40 ms when zero. More is for tests on busy machines.
+	LookUp time.Duration
 }
 
 // Conn is the pool. Safe for concurrent use. Run may run beside it.
 type Conn struct {
 	client redis.UniversalClient
+	lookUp time.Duration
 	rest   rest
 }
 
@@ -53,7 +57,8 @@ type Conn struct {
 func Open(cfg Config) (*Conn, error) {
 	// The driver writes a line to stderr for each failed dial, past our log and without bound. Errors are counted by callers.
 	logging.Disable()
-	c := &Conn{}
+	c := &Conn{lookUp: cmp.Or(cfg.LookUp, lookUp)}
+	ioTimeout, dialTimeout, poolTimeout := max(ioTimeout, cfg.LookUp), max(dialTimeout, cfg.LookUp), max(poolTimeout, cfg.LookUp)
 	c.rest.began = make(chan struct{}, 1)
 	switch cfg.Mode {
 	case "", "single":
@@ -95,6 +100,9 @@ func Open(cfg Config) (*Conn, error) {
 // Close ends the pool's connections and goroutines.
 func (c *Conn) Close() error { return c.client.Close() }
 
+// LookUp is the limit to give a call that somebody waits for.
+func (c *Conn) LookUp() time.Duration { return c.lookUp }
+
 // Call makes one call of at most limit, unless Redis is left alone just then: that is ErrResting, at once. A call is
 // what do does with the client and the context that it is given; it may be several commands. The error is one of this
 // package's or redis.Nil, and holds nothing of what was sent or where to.
@@ -103,8 +111,8 @@ func (c *Conn) Call(ctx context.Context, limit time.Duration, do func(context.Co
 	if resting {
 		return ErrResting
 	}
-	if doubt && limit <= LookUp {
-		limit = min(limit, doubtful)
+	if doubt && limit <= c.lookUp {
+		limit = min(limit, c.lookUp/doubtPart)
 	}
 	call, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

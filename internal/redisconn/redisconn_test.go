@@ -97,7 +97,7 @@ func TestHung(t *testing.T) {
 	var limits []time.Duration
 	for {
 		var limit time.Duration
-		err := c.Call(t.Context(), LookUp, func(ctx context.Context, r redis.UniversalClient) error {
+		err := c.Call(t.Context(), c.LookUp(), func(ctx context.Context, r redis.UniversalClient) error {
 			at, _ := ctx.Deadline()
 			limit = time.Until(at).Round(time.Millisecond)
 			return ping(ctx, r)
@@ -111,8 +111,8 @@ func TestHung(t *testing.T) {
 		limits = append(limits, limit)
 	}
 	for i, l := range limits {
-		if want := []time.Duration{LookUp, doubtful}[min(i, 1)]; l > want {
-			t.Errorf("limits %v, want %v, then %v", limits, LookUp, doubtful)
+		if want := []time.Duration{lookUp, lookUp / doubtPart}[min(i, 1)]; l > want {
+			t.Errorf("limits %v, want %v, then %v", limits, lookUp, lookUp/doubtPart)
 			break
 		}
 	}
@@ -144,7 +144,7 @@ func TestCallersDoNotCount(t *testing.T) {
 	defer cancel()
 	for range 3 * restAfter {
 		for _, ctx := range []context.Context{gone, late} {
-			if err := c.Call(ctx, LookUp, ping); err == nil || errors.Is(err, ErrResting) {
+			if err := c.Call(ctx, c.LookUp(), ping); err == nil || errors.Is(err, ErrResting) {
 				t.Fatalf("Call = %v", err)
 			}
 		}

@@ -104,6 +104,9 @@ func (s *Settings) check(faulty map[string]bool, values map[string]string) (faul
 		s.Background.Retry.AttemptTimeout > s.Background.Budget {
 		warn("%s is more than %s: an attempt never gets so long", show(a), show(b))
 	}
+	if a, b := "upstream.burst", "upstream.instances"; sound(a, b) && s.Upstream.Burst < s.Upstream.Instances {
+		warn("%s is less than %s: while Redis is away each replica makes one call at once, which is more together", show(a), show(b))
+	}
 	if a, b := "queue.lease", "background.budget"; sound(a, b) && s.Queue.Lease < s.Background.Budget {
 		warn("%s is less than %s: a slow check depends on its heartbeat to keep its row", show(a), show(b))
 	}

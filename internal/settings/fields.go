@@ -145,9 +145,12 @@ func fieldsOf(flows map[string]Flow) []field {
 			"Failures in a row open it only when they span at least this."),
 
 		at("upstream.rate", rates(), func(x *S) *Rate { return &x.Upstream.Rate },
-			"Calls to the upstream by one process: divide what was agreed by the number of replicas."),
+			"Calls to the upstream by all replicas together, shared through Redis; without `REDIS_URL`, by each process."),
 		at("upstream.burst", counts(1, maxRate), func(x *S) *int { return &x.Upstream.Burst },
-			"Calls at once by one process."),
+			"Calls at once, likewise."),
+		at("upstream.instances", counts(1, 10_000), func(x *S) *int { return &x.Upstream.Instances },
+			"Least number of replicas to assume. While Redis is away each keeps to its part of 0.7 of the rate, and one that "+
+				"never saw Redis knows of no others but by this."),
 		at("upstream.interactive_reserve", shares(1), func(x *S) *float64 { return &x.Upstream.InteractiveReserve },
 			"Share of the burst that the loop and backfills leave to people who wait."),
 		at("upstream.background_floor", shares(1), func(x *S) *float64 { return &x.Upstream.BackgroundFloor },

@@ -109,10 +109,12 @@ type Breaker struct {
 	MinSpan time.Duration
 }
 
-// Upstream is our own limit towards the upstream, for one process.
+// Upstream is our own limit towards the upstream, for all replicas that share a Redis, else for one process.
 type Upstream struct {
 	Rate  Rate
 	Burst int
+	// Instances is the least number of replicas to assume while Redis is away.
+	Instances int
 	// InteractiveReserve is the share of the burst that background calls never take; BackgroundFloor the share
 	// of rate and burst that is theirs whatever comes in.
 	InteractiveReserve, BackgroundFloor float64
@@ -216,7 +218,7 @@ func Default() *Settings {
 			ConsecutiveFailures: 5, Window: 30, MinSamples: 20, FailureRatio: 0.5,
 			Cooldown: 30 * time.Second, Probes: 3, SlowGrace: 2 * time.Second, MinSpan: time.Second,
 		},
-		Upstream:   Upstream{Rate: 20, Burst: 20, InteractiveReserve: 0.5, BackgroundFloor: 0.1, MaxInFlight: 512},
+		Upstream:   Upstream{Rate: 20, Burst: 20, Instances: 1, InteractiveReserve: 0.5, BackgroundFloor: 0.1, MaxInFlight: 512},
 		RetryAfter: RetryAfter{Max: time.Hour},
 		Cache: Cache{
 			Valid:       TTL{7 * day, 30 * day},

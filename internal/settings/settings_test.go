@@ -24,7 +24,7 @@ var designDefaults = map[string]string{
 	"breaker.consecutive_failures": "5", "breaker.window": "30", "breaker.min_samples": "20",
 	"breaker.failure_ratio": "0.5", "breaker.cooldown": "30s", "breaker.probes": "3", "breaker.slow_grace": "2s",
 	"breaker.min_span": "1s",
-	"upstream.rate":    "20/s", "upstream.burst": "20", "upstream.interactive_reserve": "0.5",
+	"upstream.rate":    "20/s", "upstream.burst": "20", "upstream.instances": "1", "upstream.interactive_reserve": "0.5",
 	"upstream.background_floor": "0.1", "upstream.max_in_flight": "512",
 	"retry_after.max":  "1h",
 	"cache.valid.soft": "7d", "cache.valid.hard": "30d", "cache.invalid.soft": "24h", "cache.invalid.hard": "72h",
@@ -35,7 +35,7 @@ var designDefaults = map[string]string{
 	"queue.keep_address": "0",
 	"lists.allow":        "", "lists.deny": "", "lists.deny_major": "",
 	"address.long_local_parts": "false", "address.test_domains": "false", "address.extra_tlds": "", "address.dedupe_key": "false",
-	"ingress.per_key":    "1000/s burst 2000", "ingress.per_ip": "5/s burst 20", "ingress.concurrency": "512",
+	"ingress.per_key": "1000/s burst 2000", "ingress.per_ip": "5/s burst 20", "ingress.concurrency": "512",
 	"ingress.queue_wait": "20ms",
 }
 
