@@ -3,6 +3,7 @@ package normalize
 import (
 	"log/slog"
 	"strings"
+	"unicode"
 )
 
 // Address is a normalized address, and Parse is the only way to get one (but for Restore, which reads back
@@ -29,8 +30,8 @@ func (a Address) Local() string { return a.local }
 func (a Address) Domain() string { return a.domain }
 
 // Unicode returns the address with its domain in U-labels, to be shown beside Text and never in its place. It
-// is empty when the domain is all ASCII anyway, and when a label of it mixes scripts (UTS 39 5.1): such a label
-// may look like another one.
+// is empty when the domain is all ASCII anyway, and when a label of it mixes scripts (UTS 39 5.1) or holds a sign:
+// such a label may look like another one, or, with U+2044, like the end of the domain.
 func (a Address) Unicode() string {
 	if !strings.Contains(a.domain, acePrefix) {
 		return ""
@@ -43,11 +44,21 @@ func (a Address) Unicode() string {
 		return "" // a stored address may be older than a rule
 	}
 	for label := range strings.SplitSeq(shown, ".") {
-		if !singleScript(label) {
+		if !singleScript(label) || strings.ContainsFunc(label, isSign) {
 			return ""
 		}
 	}
 	return a.local + "@" + shown
+}
+
+// isSign says whether r is punctuation or a symbol that no U-label may hold (RFC 5891 4.2.2, RFC 5892 2), though
+// UTS 46 lets it through. The exceptions are those of RFC 5892 2.6.
+func isSign(r rune) bool {
+	switch r {
+	case '-', '\u00b7', '\u0375', '\u05f3', '\u05f4', '\u06fd', '\u06fe', '\u0f0b', '\u30fb':
+		return false
+	}
+	return unicode.IsPunct(r) || unicode.IsSymbol(r)
 }
 
 // IsZero says whether a holds no address.

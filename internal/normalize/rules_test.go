@@ -156,6 +156,12 @@ func TestUnicode(t *testing.T) {
 		{"ana@p\u0430ypal.com", ""},    // CYRILLIC SMALL LETTER A
 		{"ana@xn--pypal-4ve.com", ""},
 		{"ana@p\u0430ypal.bücher.com", ""},
+		{"ana@example.com\u2044b.com", ""}, // FRACTION SLASH, which looks like the end of a domain
+		{"ana@½.com", ""},                  // the same, by mapping
+		{"ana@example.com\u2215b.com", ""}, // DIVISION SLASH
+		{"ana@☃.com", ""},
+		{"ana@col·legi.cat", "ana@col·legi.cat"},
+		{"ana@カ・ナ.jp", "ana@カ・ナ.jp"},
 	} {
 		if got := mustParse(t, tc.in).Unicode(); got != tc.want {
 			t.Errorf("Unicode of %q = %q, want %q", tc.in, got, tc.want)
