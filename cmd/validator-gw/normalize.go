@@ -73,7 +73,8 @@ type normalizer struct {
 		write(normalized) error
 		end() error
 	}
-	bad int // lines that could not be read
+	line int // of standard input, from 1; all of them count, empty ones too
+	bad  int // lines that could not be read
 }
 
 // lines reads standard input to its end, or until ctx ends.
@@ -111,6 +112,7 @@ func (n *normalizer) lines(ctx context.Context, in io.Reader, asJSON bool) error
 		case <-ctx.Done():
 			return errors.Join(ctx.Err(), n.out.end())
 		case l, ok := <-next:
+			n.line++
 			switch {
 			case !ok:
 				if err := n.out.end(); err != nil {
@@ -153,7 +155,7 @@ func readLine(src *bufio.Reader) (text string, long bool, err error) {
 func (n *normalizer) json(line string, long bool) error {
 	fail := func(text string) error {
 		n.bad++
-		return n.out.write(normalized{Error: text})
+		return n.out.write(normalized{Line: n.line, Error: text})
 	}
 	if long {
 		return fail("line is longer than 64 KiB")
@@ -190,16 +192,9 @@ type normalized struct {
 	// Disposable is the list behind that flag.
 	Disposable *verdict.List `json:"disposable_list,omitempty"`
 	Changes    []string      `json:"changes"`
-	Error      string        `json:"-"`
-}
-
-// MarshalJSON leaves everything out of a line that could not be read.
-func (v normalized) MarshalJSON() ([]byte, error) {
-	if v.Error != "" {
-		return json.Marshal(map[string]string{"error": v.Error})
-	}
-	type plain normalized
-	return json.Marshal(plain(v))
+	// Line and Error are of a line that could not be read; nothing else of it is printed.
+	Line  int    `json:"-"`
+	Error string `json:"-"`
 }
 
 // text decides on one text and prints it.
@@ -223,9 +218,10 @@ func (n *normalizer) text(text string) error {
 		if l := h.Disposable; l != (normalize.ListRef{}) {
 			v.Disposable = &verdict.List{Name: l.Name, Version: l.Version, Entries: l.Count}
 		}
-		if h.Denied {
+		if h.Denied { // stays refused, whatever else is suggested
 			reason := verdict.LocalDenylist
 			v.Outcome, v.Reason = "invalid", &reason
+			return n.out.write(v)
 		}
 	}
 	if v.Suggestion != nil {
@@ -241,11 +237,17 @@ func orNil(s string) *string {
 	return &s
 }
 
-// jsonLines prints one object a line.
+// jsonLines prints one object a line, with < and > as they are.
 type jsonLines struct{ enc *json.Encoder }
 
 func (j *jsonLines) write(v normalized) error {
 	j.enc.SetEscapeHTML(false)
+	if v.Error != "" {
+		return j.enc.Encode(struct {
+			Line  int    `json:"line"`
+			Error string `json:"error"`
+		}{v.Line, v.Error})
+	}
 	return j.enc.Encode(v)
 }
 

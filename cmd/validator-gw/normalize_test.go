@@ -25,6 +25,7 @@ type normalizedLine struct {
 	Suggestion *string         `json:"suggestion"`
 	Flags      map[string]any  `json:"flags"`
 	Changes    []string        `json:"changes"`
+	Line       int             `json:"line"`
 	Error      string          `json:"error"`
 	Raw        json.RawMessage `json:"-"`
 }
@@ -92,10 +93,18 @@ nonsense
 	if lines[1].Flags["role"] != true {
 		t.Errorf("flags %v of info@, want role", lines[1].Flags)
 	}
-	for _, l := range lines[len(want):] {
-		if l.Error == "" || strings.Contains(l.Error, "ana@") {
-			t.Errorf("line %s, want an error that does not quote the input", l.Raw)
+	for i, l := range lines[len(want):] {
+		if l.Error == "" || l.Line != 7+i || strings.Contains(l.Error, "ana@") {
+			t.Errorf("line %s, want an error of line %d that does not quote the input", l.Raw, 7+i)
 		}
+	}
+}
+
+// A name beside the address comes out as it was typed, for who looks at the lines.
+func TestNormalizeJSONIsReadable(t *testing.T) {
+	t.Parallel()
+	if _, stdout, _ := feed(t, "", "normalize", "--json", "Ana <ana@example.com>"); !strings.Contains(stdout, `"input":"Ana <ana@example.com>"`) {
+		t.Errorf("output %s, want the input with < and >", stdout)
 	}
 }
 
@@ -158,8 +167,8 @@ func TestNormalizeUsage(t *testing.T) {
 // The operator's lists count, from the file as in the gateway.
 func TestNormalizeOwnLists(t *testing.T) {
 	t.Parallel()
-	config := file(t, "settings.yaml", "lists:\n  deny:\n    - spam-farm.com\n  allow: [mailinator.com]\naddress:\n  extra_tlds: [newtld]\n")
-	code, stdout, stderr := feed(t, "", "normalize", "--json", "--config", config, "ana@sub.spam-farm.com", "ana@mailinator.com", "ana@example.newtld")
+	config := file(t, "settings.yaml", "lists:\n  deny:\n    - spam-farm.com\n    - gmai.com\n  allow: [mailinator.com]\naddress:\n  extra_tlds: [newtld]\n")
+	code, stdout, stderr := feed(t, "", "normalize", "--json", "--config", config, "ana@sub.spam-farm.com", "ana@mailinator.com", "ana@example.newtld", "ana@gmai.com")
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
@@ -172,5 +181,8 @@ func TestNormalizeOwnLists(t *testing.T) {
 	}
 	if l := lines[2]; l.Outcome != "valid" {
 		t.Errorf("a new top-level domain: %s", l.Raw)
+	}
+	if l := lines[3]; l.Outcome != "invalid" || text(l.Reason) != "local_denylist" || text(l.Suggestion) != "ana@gmail.com" {
+		t.Errorf("denied, and misspelt: %s", l.Raw)
 	}
 }
