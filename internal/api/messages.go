@@ -47,14 +47,14 @@ func message(l lang, n validate.Answer) string {
 	if !ok {
 		text = texts.otherwise[n.Status]
 	}
-	if n.Status == verdict.Valid && n.Decision == validate.Warn {
-		text = texts.by[verdict.Risky][verdict.Disposable] // what a valid address is warned about
+	if n.Decision == validate.Warn && n.Status != verdict.Invalid {
+		text = texts.by[verdict.Risky][verdict.Disposable] // what an address that is not refused is warned about
 	}
 	if n.Suggestion == "" {
 		return text
 	}
 	suggestion := texts.didYouMean[0] + n.Suggestion + texts.didYouMean[1]
-	if n.Status == verdict.Invalid {
+	if n.Status == verdict.Invalid || n.Decision == validate.Reject {
 		return text + " " + suggestion
 	}
 	return suggestion
@@ -85,6 +85,12 @@ var messages = map[lang]texts{
 				verdict.ProviderUnverifiable: enCatchAll,
 				verdict.Disposable:           enDisposable,
 				verdict.DisposableLongTerm:   enDisposable,
+				verdict.LocalDenylist:        enUnwanted,
+				verdict.Toxic:                enUnwanted,
+				verdict.Spamtrap:             enUnwanted,
+				verdict.SpamtrapSuspected:    enUnwanted,
+				verdict.AbuseComplainer:      enUnwanted,
+				verdict.GloballySuppressed:   enUnwanted,
 				verdict.MailboxFull: "This mailbox seems to be full, so our messages may not arrive. " +
 					"Please make room in it or use another address.",
 				verdict.Role:            "This looks like the address of a team. Please use your own if you can.",
@@ -164,6 +170,12 @@ var messages = map[lang]texts{
 				verdict.ProviderUnverifiable: esCatchAll,
 				verdict.Disposable:           esDisposable,
 				verdict.DisposableLongTerm:   esDisposable,
+				verdict.LocalDenylist:        esUnwanted,
+				verdict.Toxic:                esUnwanted,
+				verdict.Spamtrap:             esUnwanted,
+				verdict.SpamtrapSuspected:    esUnwanted,
+				verdict.AbuseComplainer:      esUnwanted,
+				verdict.GloballySuppressed:   esUnwanted,
 				verdict.MailboxFull: "Este buzón parece estar lleno y puede que nuestros mensajes no lleguen. " +
 					"Haz sitio en él o usa otra dirección.",
 				verdict.Role:            "Parece la dirección de un equipo. Si puedes, usa la tuya.",
@@ -233,6 +245,7 @@ const (
 	enRisky      = "This address may not receive our messages. Please make sure that it is spelled right."
 	enCatchAll   = "This address looks fine. Please make sure that it is spelled right."
 	enDisposable = "This looks like a temporary address. Please use one that you will keep."
+	enUnwanted   = "We can't use this address. Please give us another one."
 	enPending    = "We could not check this address just now. We keep trying; there is nothing you need to do."
 	enMailbox    = "Your mail provider did not give us an answer yet. We keep trying; there is nothing you need to do."
 	enUnresolved = "We could not find out whether this address works. Please make sure that it is spelled right."
@@ -241,6 +254,7 @@ const (
 	esRisky      = "Puede que nuestros mensajes no lleguen a esta dirección. Revisa que esté bien escrita."
 	esCatchAll   = "La dirección parece correcta. Revisa que esté bien escrita."
 	esDisposable = "Parece una dirección temporal. Usa una que vayas a conservar."
+	esUnwanted   = "No podemos usar esta dirección. Danos otra, por favor."
 	esPending    = "Ahora mismo no pudimos comprobar la dirección. Seguimos intentándolo; no tienes que hacer nada."
 	esMailbox    = "Tu proveedor de correo aún no nos ha respondido. Seguimos intentándolo; no tienes que hacer nada."
 	esUnresolved = "No pudimos saber si la dirección funciona. Revisa que esté bien escrita."

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 )
 
 // Rate is a number of events a second. It is written 50/s, 300/m or as a bare number, per second.
@@ -272,7 +271,12 @@ const maxNames = 50_000
 func domainNames() kind[[]string] {
 	return kind[[]string]{
 		parse: func(text string) ([]string, error) {
-			list := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
+			var list []string
+			for entry := range strings.SplitSeq(text, ",") {
+				if entry = strings.TrimSpace(entry); entry != "" {
+					list = append(list, entry)
+				}
+			}
 			if len(list) > maxNames {
 				return nil, problem(fmt.Sprintf("has more than %d entries", maxNames))
 			}
