@@ -2,12 +2,16 @@ package verimail
 
 import (
 	"math"
+	"math/big"
 	"net/http"
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
+
+	"validator-gw/internal/verimail/simulator"
 )
 
 func TestBackoffSequence(t *testing.T) {
@@ -26,23 +30,71 @@ func TestBackoffSequence(t *testing.T) {
 	}
 }
 
+// Whatever the tuning and however many the retries, the pause is the formula's, and never below nothing or past the end
+// of a Duration. The formula is computed beside it with numbers that have no end.
 func TestBackoffLaws(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		d := rapid.Custom(func(t *rapid.T) time.Duration {
-			return time.Duration(rapid.Int64Range(0, math.MaxInt64/2).Draw(t, "d"))
+			return time.Duration(rapid.OneOf(rapid.Int64(), rapid.Int64Range(-10, 10), rapid.Int64Range(int64(ms), int64(time.Minute)),
+				rapid.Just(int64(math.MaxInt64)), rapid.Just(int64(math.MinInt64))).Draw(t, "d"))
 		})
 		class := ClassTuning{Base: d.Draw(t, "base"), Max: d.Draw(t, "max"), Jitter: d.Draw(t, "jitter")}
-		n := rapid.OneOf(rapid.IntRange(0, 70), rapid.Just(math.MaxInt)).Draw(t, "n")
-		rand := rapid.Float64Range(0, math.Nextafter(1, 0)).Draw(t, "rand")
+		n := rapid.OneOf(rapid.IntRange(0, 70), rapid.Int(), rapid.Just(math.MaxInt)).Draw(t, "n")
+		rand := rapid.OneOf(rapid.Float64Range(0, math.Nextafter(1, 0)), rapid.Just(0.0), rapid.Just(math.Nextafter(1, 0))).Draw(t, "rand")
+
+		nought := func(d time.Duration) *big.Int { return big.NewInt(int64(max(d, 0))) }
+		bare := new(big.Int).Lsh(nought(class.Base), uint(min(max(n, 0), 64))) // 2^64 times anything is over every limit
+		if limit := nought(class.Max); bare.Cmp(limit) > 0 {
+			bare = limit
+		}
+		// Without jitter, or with a draw of nothing, it is exactly that.
+		for _, got := range []time.Duration{
+			backoff(n, ClassTuning{Base: class.Base, Max: class.Max}, func() float64 { return rand }),
+			backoff(n, class, func() float64 { return 0 }),
+		} {
+			if !bare.IsInt64() || int64(got) != bare.Int64() {
+				t.Fatalf("backoff(%d, %+v) without jitter = %v, want %v ns", n, class, got, bare)
+			}
+		}
 		got := backoff(n, class, func() float64 { return rand })
-		if least := min(class.Base, class.Max); got < least || got-class.Max > class.Jitter {
-			t.Errorf("backoff(%d, %+v) = %v, want from %v to %v + %v", n, class, got, least, class.Max, class.Jitter)
+		most := new(big.Int).Add(bare, nought(class.Jitter))
+		if int64(got) < bare.Int64() || big.NewInt(int64(got)).Cmp(most) > 0 {
+			t.Errorf("backoff(%d, %+v) = %v, want from %v to %v ns", n, class, got, bare, most)
 		}
-		bare := backoff(n, ClassTuning{Base: class.Base, Max: class.Max}, func() float64 { return rand })
-		if n < math.MaxInt && backoff(n+1, ClassTuning{Base: class.Base, Max: class.Max}, func() float64 { return rand }) < bare {
-			t.Errorf("backoff falls after retry %d", n)
-		}
+	})
+}
+
+// However long the wait that is asked for and however the tuning, a check comes back inside its time, with no more calls
+// than it may make, and it sleeps for nothing that does not lead to a call.
+func TestPauseLaws(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		wait := rapid.OneOf(rapid.StringMatching(`[0-9]{1,11}`), rapid.SampledFrom([]string{"0", "1", "2", "-1", "soon", "9999999999"}),
+			rapid.SampledFrom([]string{"Mon, 30 Nov 2026 12:00:00 GMT", "Monday, 30-Nov-99 12:00:00 GMT", "Mon Nov 30 12:00:00 1970"})).Draw(rt, "retry after")
+		d := rapid.OneOf(rapid.Int64Range(0, int64(2*time.Second)), rapid.SampledFrom([]int64{0, math.MaxInt64, math.MinInt64}))
+		class := ClassTuning{Base: time.Duration(d.Draw(rt, "base")), Max: time.Duration(d.Draw(rt, "max")),
+			Jitter: time.Duration(d.Draw(rt, "jitter")), AttemptTimeout: 600 * ms}
+		limit := time.Duration(rapid.SampledFrom([]int64{0, int64(time.Second), int64(time.Hour), math.MaxInt64}).Draw(rt, "limit"))
+		budget := time.Duration(rapid.Int64Range(0, int64(5*time.Second)).Draw(rt, "budget"))
+		retries := rapid.SampledFrom([]int{0, 1, 5, math.MaxInt}).Draw(rt, "retries")
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, simulator.Config{}, answering(http.StatusServiceUnavailable, "", "Retry-After", wait))
+			r.retune(func(t *Tuning) { t.Interactive, t.RetryAfterMax = class, limit })
+			began := time.Now()
+			out := r.askWithin("ana", budget, retries)
+			took := time.Since(began)
+			if took > max(budget-minAttempt, 0) || took != out.Backoff || out.Sent-1 > retries || out.Final() {
+				rt.Errorf("took %v of %v, slept %v, sent %d with %d retries", took, budget, out.Backoff, out.Sent, retries)
+			}
+			if (out.Sent > 0) != (budget >= minAttempt) {
+				rt.Errorf("sent %d within %v", out.Sent, budget)
+			}
+			if !out.NotBefore.IsZero() && out.NotBefore.Before(began) {
+				rt.Errorf("not before %v", out.NotBefore)
+			}
+			synctest.Wait()
+		})
 	})
 }
 
@@ -115,7 +167,8 @@ func TestRetryAfterLaws(t *testing.T) {
 		text := rapid.OneOf(
 			rapid.String(), rapid.StringMatching(`[0-9+-]{0,25}`), rapid.StringMatching(`-?[0-9]{1,20}(\.[0-9]{0,3})?`),
 			rapid.Custom(func(t *rapid.T) string {
-				return time.Unix(rapid.Int64Range(-62135596800, 253402300799).Draw(t, "unix"), 0).UTC().Format(http.TimeFormat)
+				at := time.Unix(rapid.Int64Range(-62135596800, 253402300799).Draw(t, "unix"), 0).UTC()
+				return at.Format(rapid.SampledFrom(dateForms).Draw(t, "form"))
 			}),
 			rapid.Just(""))
 		h := http.Header{}
@@ -131,6 +184,24 @@ func TestRetryAfterLaws(t *testing.T) {
 		}
 		if (form == hintAbsent || form == hintInvalid) && wait != 0 {
 			t.Errorf("retryAfter(%q) = %v without a hint", h, wait)
+		}
+	})
+}
+
+// dateForms are HTTP's three (RFC 9110, 5.6.7); the second has a year of two digits.
+var dateForms = []string{http.TimeFormat, "Monday, 02-Jan-06 15:04:05 GMT", time.ANSIC}
+
+// A date in any form is a wait from the response's own Date, in any form, whatever our clock says.
+func TestRetryAfterDates(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		form, ours := rapid.SampledFrom(dateForms), rapid.Int64Range(0, 4e9)
+		theirs := time.Unix(rapid.Int64Range(978307200, 2902000000).Draw(t, "their clock"), 0).UTC() // 2001 to 2061
+		wait := time.Duration(rapid.Int64Range(-7200, 7200).Draw(t, "wait")) * time.Second
+		h := http.Header{"Retry-After": {theirs.Add(wait).Format(form.Draw(t, "form"))}, "Date": {theirs.Format(form.Draw(t, "form of Date"))}}
+		want := min(max(wait, 0), time.Hour)
+		if got, f := retryAfter(h, time.Unix(ours.Draw(t, "our clock"), 0), time.Hour); got != want || f != hintDate {
+			t.Errorf("retryAfter(%q) = %v, %s; want %v, %s", h, got, f, want, hintDate)
 		}
 	})
 }

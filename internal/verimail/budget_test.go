@@ -169,10 +169,10 @@ func TestLateTimeoutEndsACall(t *testing.T) {
 	}
 }
 
-// The end of the caller's own deadline counts against the upstream only when it had a fair chance before.
+// The end of the caller's own deadline counts against the upstream only when it was silent for the whole grace time before.
 func TestDeadlineOfTheCaller(t *testing.T) {
 	t.Parallel()
-	for had, want := range map[time.Duration]health{99 * ms: {excluded: 1}, 100 * ms: {failures: 1}, time.Second: {failures: 1}} {
+	for had, want := range map[time.Duration]health{99 * ms: {excluded: 1}, time.Second: {excluded: 1}, 1999 * ms: {excluded: 1}, 2001 * ms: {failures: 1}} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, simulator.Config{})
 			ctx, cancel := context.WithTimeout(t.Context(), had)
@@ -441,6 +441,29 @@ func TestRetryBudget(t *testing.T) {
 			t.Errorf("%d retries after a day, want 20", n)
 		}
 	})
+}
+
+// What is saved up grows with the traffic: of 200 successes a second, those of the last ten seconds count. It is forgotten
+// as they are.
+func TestRetryBudgetGrowsWithTraffic(t *testing.T) {
+	t.Parallel()
+	for quiet, want := range map[time.Duration]int{0: 200, 5 * time.Second: 200 - 100, 15 * time.Second: 20, time.Hour: 20} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newRetryBudget()
+			for range 200 * 40 {
+				b.success(0.1)
+				time.Sleep(5 * ms)
+			}
+			time.Sleep(quiet)
+			n := 0
+			for b.take() {
+				n++
+			}
+			if n < want-2 || n > want+2 {
+				t.Errorf("%d retries %v after 200 successes a second, want %d", n, quiet, want)
+			}
+		})
+	}
 }
 
 // In a full outage the upstream sees little more than one call a check, and each class pays for its own retries.

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -51,17 +50,20 @@ type Config struct {
 	URL string
 	// Key is the credential. It goes where the profile says and nowhere else.
 	Key secret.Text
-	// Transport carries the calls; nil takes NewTransport. It must not resend by itself.
+	// Transport carries the calls; nil takes NewTransport for as many connections as Tuning allows calls in flight now.
 	Transport http.RoundTripper
 	// Limiter is asked before each call, retries and probes included.
 	Limiter limiter
+	// ReviewsDue says that background work waits to be checked; nil is never. While it does, a half-open breaker is for
+	// background calls alone: a probe that fails costs a review nothing, and a person her answer.
+	ReviewsDue func() bool
 	// Seal encrypts a suggestion that changes the local part.
 	Seal func(text string) []byte
 	// Tuning is read at each use; nil takes DefaultTuning.
 	Tuning func() Tuning
 	// Rand returns numbers in [0, 1) and must be safe for concurrent use.
 	Rand func() float64
-	// Log gets warnings about gates and the breaker; nil discards.
+	// Log gets one line for each attempt, and warnings about gates and the breaker; nil discards.
 	Log *slog.Logger
 	// Registerer gets the metrics; nil keeps them unseen.
 	Registerer prometheus.Registerer
@@ -75,6 +77,7 @@ type Client struct {
 	limiter  limiter
 	seal     func(string) []byte
 	tuning   func() Tuning
+	due      func() bool
 	rand     func() float64
 	log      *slog.Logger
 	metrics  *metrics
@@ -82,8 +85,10 @@ type Client struct {
 	breaker  *breaker
 	account  accountGate
 	gate     notBeforeGate
+	fleet    herald
 	budgets  [2]*retryBudget // by verdict.Class
 	inFlight atomic.Int64
+	clamped  atomic.Bool // the latest hint was over the limit
 }
 
 // New returns a client. It does no I/O.
@@ -102,47 +107,32 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Transport == nil {
-		cfg.Transport = NewTransport(64)
-	}
 	if cfg.Tuning == nil {
 		cfg.Tuning = DefaultTuning
+	}
+	if cfg.Transport == nil {
+		cfg.Transport = NewTransport(cfg.Tuning().MaxInFlight)
+	}
+	if cfg.ReviewsDue == nil {
+		cfg.ReviewsDue = func() bool { return false }
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	c := &Client{
-		profile: profile, name: contract.name, limiter: cfg.Limiter, seal: cfg.Seal, tuning: cfg.Tuning, rand: cfg.Rand, log: cfg.Log,
+		profile: profile, name: contract.name, limiter: cfg.Limiter, seal: cfg.Seal, tuning: cfg.Tuning, due: cfg.ReviewsDue,
+		rand: cfg.Rand, log: cfg.Log,
 	}
 	c.http = &http.Client{
-		Transport: cfg.Transport,
+		Transport: sendOnce{cfg.Transport},
 		// A redirect would carry address and key to a place that nobody configured.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	c.metrics = newMetrics(cfg.Registerer, contract.name)
 	c.answers = newAnswerMetrics(cfg.Registerer, contract.name)
 	c.budgets = [2]*retryBudget{newRetryBudget(), newRetryBudget()}
-	c.breaker = newBreaker(func() BreakerTuning { return c.tuning().Breaker }, cfg.Rand, c.breakerChanged)
+	c.breaker = newBreaker(c.tuning, cfg.Rand, c.breakerChanged, c.breakerStuck)
 	return c, nil
-}
-
-// NewTransport returns a transport for the upstream: connections are kept for conns calls at a time, and
-// every phase before the answer has a limit of its own below the call's.
-func NewTransport(conns int) *http.Transport {
-	dialer := &net.Dialer{Timeout: 2 * time.Second, KeepAlive: 30 * time.Second}
-	return &http.Transport{
-		Proxy:                  http.ProxyFromEnvironment,
-		DialContext:            dialer.DialContext,
-		TLSHandshakeTimeout:    2 * time.Second,
-		MaxIdleConns:           conns,
-		MaxIdleConnsPerHost:    conns,
-		IdleConnTimeout:        90 * time.Second,
-		MaxResponseHeaderBytes: 32 << 10,
-		ForceAttemptHTTP2:      true,
-		// All calls share one HTTP/2 connection. When its peer vanishes without a word, the kernel notices after
-		// a quarter of an hour; a ping notices in ten seconds.
-		HTTP2: &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second},
-	}
 }
 
 // Host names the upstream for people: scheme and host, without user, path or query.
@@ -156,6 +146,12 @@ func (c *Client) ProfileVersion() string { return c.profile.Version() }
 func (c *Client) breakerChanged(from, to gobreaker.State) {
 	c.metrics.breakerMoved(to)
 	c.log.Warn("breaker changed", "from", from.String(), "to", to.String())
+}
+
+// breakerStuck tells of a breaker that had to be made anew: a bug, since every probe has an end.
+func (c *Client) breakerStuck() {
+	c.metrics.breakerRebuilt.WithLabelValues(c.name).Inc()
+	c.log.Error("breaker was stuck half-open with no probe on its way; it begins a cool-down anew")
 }
 
 // Standing is how the upstream stands for someone who wants to call it.
@@ -193,6 +189,14 @@ func (c *Client) blocked(now time.Time, state gobreaker.State) (verdict.Reason, 
 	return "", time.Time{}, false
 }
 
+// question is what one attempt asks, and the place of the attempt in its check.
+type question struct {
+	addr    normalize.Address
+	plan    verdict.Plan
+	attempt int           // from 1
+	backoff time.Duration // slept since the attempt before
+}
+
 // Check asks the upstream about addr. Until plan.Until it tries, waits and tries again as far as that fits; a call
 // that is on the wire by then is waited for until ctx ends or the late time-out. It returns the last real trouble
 // and not the deadline that ended the trying.
@@ -200,8 +204,10 @@ func (c *Client) Check(ctx context.Context, addr normalize.Address, plan verdict
 	ctx = c.profile.begin(ctx)
 	var out verdict.Outcome
 	var last *reply // the latest attempt
-	for attempt := 1; ; attempt++ {
-		r, end := c.attempt(ctx, addr, plan)
+	q := question{addr: addr, plan: plan}
+	for {
+		q.attempt++
+		r, end := c.attempt(ctx, q)
 		if end == nil {
 			out.Sent++
 			out.Trail = append(out.Trail, r.trail())
@@ -210,7 +216,10 @@ func (c *Client) Check(ctx context.Context, addr normalize.Address, plan verdict
 				c.conclude(&out, r)
 				break
 			}
-			end = c.pause(ctx, &out, r, plan, attempt)
+			q.backoff, end = c.pause(ctx, r, q)
+			out.Backoff += q.backoff
+		} else {
+			c.notSent(ctx, q, end)
 		}
 		if end != nil {
 			c.end(ctx, &out, last, end)
@@ -277,33 +286,32 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// pause waits before the next attempt, or says why there is none.
-func (c *Client) pause(ctx context.Context, out *verdict.Outcome, r *reply, plan verdict.Plan, attempt int) *refusal {
+// pause waits before the next attempt and returns for how long, or says why there is none.
+func (c *Client) pause(ctx context.Context, r *reply, q question) (time.Duration, *refusal) {
 	t := c.tuning()
 	retry := r.retry || (r.outcome == verdict.AttemptTimeout && t.RetryOnTimeout)
 	switch {
 	case !retry:
-		return &refusal{giveup: giveupNotRetryable}
-	case attempt > plan.MaxRetries:
-		return &refusal{giveup: giveupMaxAttempts}
+		return 0, &refusal{giveup: giveupNotRetryable}
+	case q.attempt > q.plan.MaxRetries:
+		return 0, &refusal{giveup: giveupMaxAttempts}
 	}
-	class := t.class(plan.Class)
-	d := backoff(attempt-1, class, c.rand)
+	class := t.class(q.plan.Class)
+	d := backoff(q.attempt-1, class, c.rand)
 	if r.wait > d {
 		// The hint is a minimum: jitter goes on top, or all who were told the same come back together.
-		d = r.wait + jitter(class.Jitter, c.rand)
+		d = plus(r.wait, jitter(class.Jitter, c.rand))
 	}
-	if time.Until(plan.Until) < d+minAttempt {
-		return &refusal{giveup: giveupDeadline}
+	if time.Until(q.plan.Until) < plus(d, minAttempt) {
+		return 0, &refusal{giveup: giveupDeadline}
 	}
-	if !c.budgets[plan.Class].take() {
-		return &refusal{giveup: giveupRetryBudget}
+	if !c.budgets[q.plan.Class].take() {
+		return 0, &refusal{giveup: giveupRetryBudget}
 	}
-	out.Backoff += d
 	if !sleep(ctx, d) {
-		return &refusal{giveup: giveupDeadline}
+		return d, &refusal{giveup: giveupDeadline}
 	}
-	return nil
+	return d, nil
 }
 
 // refusal is why an attempt was not sent. The reason counts only when it would have been the first.
@@ -314,7 +322,8 @@ type refusal struct {
 }
 
 // attempt passes the gates, pays for a token, and makes one call.
-func (c *Client) attempt(ctx context.Context, addr normalize.Address, plan verdict.Plan) (*reply, *refusal) {
+func (c *Client) attempt(ctx context.Context, q question) (*reply, *refusal) {
+	plan := q.plan
 	state, full := c.breaker.standing()
 	if reason, until, closed := c.blocked(time.Now(), state); closed {
 		if reason == verdict.CircuitOpen {
@@ -322,7 +331,8 @@ func (c *Client) attempt(ctx context.Context, addr normalize.Address, plan verdi
 		}
 		return nil, &refusal{reason, until, giveupBlocked}
 	}
-	if full { // asked before the token is paid, or a flood of callers leaves none for the next probes
+	// Asked before the token is paid, or a flood of callers leaves none for the next probes.
+	if full || state == gobreaker.StateHalfOpen && plan.Class == verdict.Interactive && c.due() {
 		return nil, c.rejected()
 	}
 	if ctx.Err() != nil || time.Until(plan.Until) < minAttempt {
@@ -351,7 +361,7 @@ func (c *Client) attempt(ctx context.Context, addr normalize.Address, plan verdi
 		c.inFlight.Add(-1)
 		return nil, &refusal{reason, until, giveupBlocked}
 	}
-	call, sent := c.send(ctx, addr, plan.Class)
+	call, sent := c.send(ctx, q)
 	if !sent {
 		c.inFlight.Add(-1)
 		return nil, c.rejected()
@@ -415,14 +425,14 @@ type call struct {
 // send begins one exchange under the breaker. It returns at once, and says whether the breaker let the call
 // through. The breaker's verdict is given when the call ends or when it has been silent for the grace time,
 // whichever is first, while the call itself goes on.
-func (c *Client) send(ctx context.Context, addr normalize.Address, class verdict.Class) (*call, bool) {
+func (c *Client) send(ctx context.Context, q question) (*call, bool) {
 	t := c.tuning()
 	call := &call{at: time.Now(), done: make(chan struct{})}
 	admitted := make(chan bool, 1)
 	go func() {
 		err := c.breaker.guard(func() error {
 			admitted <- true
-			go c.carry(ctx, call, addr, class, t.LateTimeout)
+			go c.carry(ctx, call, q, t.LateTimeout)
 			grace := time.NewTimer(max(t.Breaker.SlowGrace, t.Interactive.AttemptTimeout))
 			defer grace.Stop()
 			select {
@@ -439,10 +449,13 @@ func (c *Client) send(ctx context.Context, addr normalize.Address, class verdict
 	return call, <-admitted
 }
 
+// errLate is the cause of a call's end after the late time-out.
+var errLate = errors.New("late time-out")
+
 // carry makes the exchange, tells the gates what it means, and gives back the place that the caller took in flight.
-func (c *Client) carry(ctx context.Context, call *call, addr normalize.Address, class verdict.Class, limit time.Duration) {
+func (c *Client) carry(ctx context.Context, call *call, q question, limit time.Duration) {
 	defer close(call.done)
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errLate)
 	defer cancel()
 	c.metrics.inFlight.WithLabelValues(c.name).Inc()
 	defer func() {
@@ -457,32 +470,52 @@ func (c *Client) carry(ctx context.Context, call *call, addr normalize.Address, 
 				health: errNeutral, at: call.at, took: time.Since(call.at)}
 		}
 	}()
-	call.reply = c.exchange(ctx, addr)
-	c.learn(&call.reply, class)
-	c.metrics.attempted(&call.reply)
+	call.reply = c.exchange(ctx, q.addr)
+	r := &call.reply
+	if r.outcome == verdict.AttemptTimeout && !errors.Is(context.Cause(ctx), errLate) {
+		// It ended with the time of whoever asked, and before it was judged: it may have been about to answer.
+		r.health = errNeutral
+	}
+	c.learn(ctx, r, q.plan.Class)
+	c.metrics.attempted(r)
+	c.attempted(ctx, q, r)
 }
 
 // learn moves the gates by what one reply says.
-func (c *Client) learn(r *reply, class verdict.Class) {
+func (c *Client) learn(ctx context.Context, r *reply, class verdict.Class) {
 	now := time.Now()
+	t := c.tuning()
 	switch r.outcome {
 	case verdict.AttemptAuth, verdict.AttemptQuota:
 		if until, changed := c.account.close(r.reason, r.at, now); changed {
-			c.log.Error("upstream refuses our account: nothing is sent until the time given",
+			c.log.ErrorContext(ctx, "upstream refuses our account: nothing is sent until the time given",
 				"reason", string(r.reason), "http_status", r.http, "until", until)
 		}
 		return
 	case verdict.AttemptAnswered, verdict.AttemptTransient:
 		c.account.open(r.at)
 		c.gate.answered()
-		c.budgets[class].success(c.tuning().RetryBudgetRatio)
+		c.budgets[class].success(t.RetryBudgetRatio)
 	case verdict.AttemptThrottled:
 		if r.wait <= 0 { // "come back at once" is no hint either, and must not lift the pause
-			c.gate.throttled(now)
+			if until, paused := c.gate.throttled(now); paused {
+				c.log.WarnContext(ctx, "upstream throttles us and does not say for how long; we pause", "until", until)
+				c.fleet.hold(ctx, c.limiter, until)
+			}
 		}
 	}
-	if c.gate.hint(now, r.wait) {
-		c.log.Warn("upstream asked us to wait", "http_status", r.http, "wait", r.wait, "form", r.hint)
+	if r.wait <= 0 {
+		return
+	}
+	if over := r.wait >= t.RetryAfterMax; c.clamped.Swap(over) != over && over {
+		c.log.WarnContext(ctx, "upstream asks for a wait of retry_after.max or more; that much is kept to", "wait", r.wait)
+	}
+	moved, news := c.gate.hint(now, r.wait)
+	if news {
+		c.log.WarnContext(ctx, "upstream asked us to wait", "http_status", r.http, "wait", r.wait, "form", r.hint)
+	}
+	if moved {
+		c.fleet.hold(ctx, c.limiter, now.Add(r.wait))
 	}
 }
 

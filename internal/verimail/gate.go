@@ -1,6 +1,7 @@
 package verimail
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -104,34 +105,34 @@ func (g *notBeforeGate) blocked(now time.Time) (time.Time, bool) {
 	return g.until, now.Before(g.until)
 }
 
-// hint moves the gate to now+wait, and says whether that is worth a log line: who were told the same together
-// move it by next to nothing.
-func (g *notBeforeGate) hint(now time.Time, wait time.Duration) (moved bool) {
+// hint moves the gate to now+wait. It says whether the gate moved, and whether that is news, worth a log line: who were
+// told the same together move it by next to nothing.
+func (g *notBeforeGate) hint(now time.Time, wait time.Duration) (moved, news bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	until := now.Add(wait)
 	if wait <= 0 || !until.After(g.until) {
-		return false
+		return false, false
 	}
-	moved = !now.Before(g.until) || until.Sub(g.until) >= time.Second
+	news = !now.Before(g.until) || until.Sub(g.until) >= time.Second
 	g.until = until
-	return moved
+	return true, news
 }
 
 // throttled notes a 429 without a hint; the third within ten seconds pauses everyone. One that comes during a
 // pause answers a call from before it, and does not count towards the next.
-func (g *notBeforeGate) throttled(now time.Time) {
+func (g *notBeforeGate) throttled(now time.Time) (until time.Time, paused bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if now.Before(g.until) {
-		return
+		return time.Time{}, false
 	}
 	g.run = append(g.run, now)
 	if len(g.run) > throttleRun {
 		g.run = g.run[len(g.run)-throttleRun:]
 	}
 	if len(g.run) < throttleRun || now.Sub(g.run[0]) > throttleWithin {
-		return
+		return time.Time{}, false
 	}
 	pause := throttlePause
 	for range g.step {
@@ -143,6 +144,7 @@ func (g *notBeforeGate) throttled(now time.Time) {
 	g.step++
 	g.until = now.Add(min(pause, throttleMax))
 	g.run = g.run[:0]
+	return g.until, true
 }
 
 // answered says that the upstream gives verdicts: the next pause is a short one again.
@@ -150,4 +152,52 @@ func (g *notBeforeGate) answered() {
 	g.mu.Lock()
 	g.run, g.step = g.run[:0], 0
 	g.mu.Unlock()
+}
+
+// holdTimeout bounds one message to the fleet.
+const holdTimeout = 2 * time.Second
+
+// herald tells the fleet of a wait without making anybody wait for that: one message at a time is on its way, and of
+// those that come meanwhile only the latest moment goes next. The zero value is ready; safe for concurrent use.
+type herald struct {
+	mu    sync.Mutex
+	until time.Time // the latest moment that is told, or is to be told
+	busy  bool
+}
+
+// hold has l told that nobody calls before until, unless it knows. It outlives ctx, whose caller may be gone: the wait
+// concerns everyone.
+func (h *herald) hold(ctx context.Context, l limiter, until time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !until.After(h.until) {
+		return
+	}
+	h.until = until
+	if h.busy {
+		return
+	}
+	h.busy = true
+	go h.tell(context.WithoutCancel(ctx), l)
+}
+
+// tell tells until there is nothing new.
+func (h *herald) tell(ctx context.Context, l limiter) {
+	var told time.Time
+	for {
+		h.mu.Lock()
+		until := h.until
+		if !until.After(told) {
+			h.busy = false
+			h.mu.Unlock()
+			return
+		}
+		h.mu.Unlock()
+		if d := time.Until(until); d > 0 {
+			call, cancel := context.WithTimeout(ctx, holdTimeout)
+			l.Hold(call, d)
+			cancel()
+		}
+		told = until
+	}
 }

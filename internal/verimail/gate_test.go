@@ -2,6 +2,7 @@ package verimail
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -207,14 +208,21 @@ func TestHintOnlyMovesLater(t *testing.T) {
 	t.Parallel()
 	var g notBeforeGate
 	now := readAt
-	if !g.hint(now, time.Minute) || g.hint(now, time.Second) || g.hint(now, time.Minute+time.Millisecond) || !g.hint(now, time.Hour) {
-		t.Error("hint must report the first and the one that moves it by far, and no other")
+	for _, tt := range []struct {
+		wait        time.Duration
+		moved, news bool
+	}{{time.Minute, true, true}, {time.Second, false, false}, {time.Minute + time.Millisecond, true, false}, {time.Hour, true, true}} {
+		if moved, news := g.hint(now, tt.wait); moved != tt.moved || news != tt.news {
+			t.Errorf("hint(%v): moved %v, news %v; want %v, %v", tt.wait, moved, news, tt.moved, tt.news)
+		}
 	}
 	if until, _ := g.blocked(now); !until.Equal(now.Add(time.Hour)) {
 		t.Errorf("until %v, want an hour", until.Sub(now))
 	}
-	if g.hint(now, 0) || g.hint(now, -time.Second) {
-		t.Error("no wait moved the gate")
+	for _, wait := range []time.Duration{0, -time.Second, math.MinInt64} {
+		if moved, news := g.hint(now, wait); moved || news {
+			t.Errorf("hint(%v) moved the gate", wait)
+		}
 	}
 }
 

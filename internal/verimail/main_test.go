@@ -245,3 +245,13 @@ func cancelAfter(t *testing.T, d time.Duration) context.Context {
 	time.AfterFunc(d, cancel)
 	return ctx
 }
+
+// roundTripError is a transport that can't reach anybody.
+func roundTripError(err error) roundTrip {
+	return func(r *http.Request) (*http.Response, error) {
+		if r.Body != nil {
+			_ = r.Body.Close()
+		}
+		return nil, err
+	}
+}

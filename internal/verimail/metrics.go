@@ -36,6 +36,7 @@ type metrics struct {
 	breakerState    *prometheus.GaugeVec
 	breakerMoves    *prometheus.CounterVec
 	breakerRejected *prometheus.CounterVec
+	breakerRebuilt  *prometheus.CounterVec
 
 	provider string
 
@@ -74,6 +75,8 @@ func newMetrics(reg prometheus.Registerer, provider string) *metrics {
 			Help: "State of the breaker: the series of the present state is 1."}, append(p, "state")),
 		breakerMoves:    counter("breaker_transitions_total", "Changes of the breaker's state.", "to"),
 		breakerRejected: counter("breaker_rejected_total", "Calls that the breaker kept from being sent."),
+		breakerRebuilt: counter("breaker_rebuilt_total",
+			"Times that the breaker was stuck half-open and was made anew: a bug; must stay 0."),
 	}
 	for _, o := range verdict.AttemptOutcomes {
 		if o != verdict.AttemptNotSent && o != verdict.AttemptLate { // not outcomes of a call
@@ -94,6 +97,7 @@ func newMetrics(reg prometheus.Registerer, provider string) *metrics {
 	m.inFlight.WithLabelValues(provider)
 	m.late.WithLabelValues(provider)
 	m.breakerRejected.WithLabelValues(provider)
+	m.breakerRebuilt.WithLabelValues(provider)
 	for _, s := range breakerStates {
 		m.breakerState.WithLabelValues(provider, stateLabel(s))
 		m.breakerMoves.WithLabelValues(provider, stateLabel(s))
@@ -101,7 +105,7 @@ func newMetrics(reg prometheus.Registerer, provider string) *metrics {
 	m.breakerState.WithLabelValues(provider, stateLabel(gobreaker.StateClosed)).Set(1)
 	if reg != nil {
 		reg.MustRegister(m.attempts, m.duration, m.rateLimited, m.retries, m.backoff, m.giveups, m.inFlight, m.late,
-			m.breakerState, m.breakerMoves, m.breakerRejected,
+			m.breakerState, m.breakerMoves, m.breakerRejected, m.breakerRebuilt,
 			prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "validator_gw", Name: "breaker_open_seconds_total",
 				Help:        "Time that the breaker was open; it advances while it is.",
 				ConstLabels: prometheus.Labels{"provider": provider}}, m.openSeconds))

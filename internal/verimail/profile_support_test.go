@@ -5,11 +5,6 @@ import (
 	"time"
 )
 
-// wire is what BenchmarkBareCall reads of an answer.
-type wire struct {
-	Result any `json:"result"`
-}
-
 // retryAfter reads the hints of a profile that names none.
 func retryAfter(h http.Header, now time.Time, limit time.Duration) (time.Duration, string) {
 	return defaultHints.read(h, now, limit)

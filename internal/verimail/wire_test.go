@@ -175,7 +175,7 @@ func TestTLS(t *testing.T) {
 	var major atomic.Int64
 	use := func(pool *x509.CertPool) *Client {
 		transport := NewTransport(4)
-		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+		transport.TLSClientConfig.RootCAs = pool
 		c := wired(t, s, func(cfg *Config) {
 			cfg.URL = server.URL
 			cfg.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
@@ -200,6 +200,9 @@ func TestTLS(t *testing.T) {
 	}
 	if NewTransport(1).HTTP2.SendPingTimeout <= 0 {
 		t.Error("a dead HTTP/2 connection would not be noticed")
+	}
+	if NewTransport(1).TLSClientConfig.MinVersion != tls.VersionTLS12 {
+		t.Error("the least version of TLS is not said")
 	}
 }
 
@@ -356,48 +359,4 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 	})
-}
-
-// What Check costs beside the bare call that it makes: compare the two.
-func BenchmarkCheck(b *testing.B) {
-	s := newSimulator(b)
-	c := wired(b, s)
-	addr := address(b, "ana")
-	b.ReportAllocs()
-	for b.Loop() {
-		if out := c.Check(b.Context(), addr, generous(0)); !out.Final() {
-			b.Fatal(out.Verdict.Reason)
-		}
-	}
-}
-
-func BenchmarkBareCall(b *testing.B) {
-	s := newSimulator(b)
-	server := httptest.NewServer(s)
-	b.Cleanup(server.Close)
-	transport := NewTransport(64)
-	b.Cleanup(transport.CloseIdleConnections)
-	bare := &http.Client{Transport: transport}
-	form := url.Values{"email": {"ana@" + domain}, "key": {testKey}}.Encode()
-	b.ReportAllocs()
-	for b.Loop() {
-		ctx, cancel := context.WithTimeout(b.Context(), 10*time.Second)
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/v3/verify", strings.NewReader(form))
-		if err != nil {
-			b.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		res, err := bare.Do(req)
-		if err != nil {
-			b.Fatal(err)
-		}
-		var w wire
-		err = json.NewDecoder(res.Body).Decode(&w)
-		_, _ = io.Copy(io.Discard, res.Body)
-		_ = res.Body.Close()
-		cancel()
-		if err != nil || w.Result != "deliverable" {
-			b.Fatal(w.Result, err)
-		}
-	}
 }
