@@ -20,7 +20,14 @@ type Own struct {
 	Deny []string
 	// DenyMajor names the major providers that Deny is meant to cover; without it, that is an error.
 	DenyMajor []string
+	// Rules say which domains there are: a list may name those under a top-level domain that only they know. The
+	// zero value is the default.
+	Rules Rules
 }
+
+// maxFaults bounds the faults told of one list. Who pasted a file of URLs learns it from the first few, and a log
+// has no place for tens of thousands.
+const maxFaults = 20
 
 // Lists tells what the shipped lists and the operator's own know of an address. It doesn't change, and is safe
 // for concurrent use; for other lists make another.
@@ -46,19 +53,27 @@ const (
 )
 
 // NewLists returns the shipped lists with the operator's own. Its error joins what is wrong with each entry,
-// and says what to do about it. An entry that holds an address is not quoted.
+// and says what to do about it; of each list it tells the first maxFaults, and how many more there are. An entry
+// that holds an address is not quoted.
 func NewLists(own Own) (*Lists, error) {
 	l := &Lists{own: make(map[string]ruling, len(own.Allow)+len(own.Deny))}
 	var faults []error
 	read := func(setting string, entries []string, take func(i int, domain string) error) {
+		wrong := 0
 		for i, entry := range entries {
-			domain, err := listed(entry)
+			domain, err := listed(entry, own.Rules)
 			if err == nil {
 				err = take(i, domain)
 			}
-			if err != nil {
+			if err == nil {
+				continue
+			}
+			if wrong++; wrong <= maxFaults {
 				faults = append(faults, fmt.Errorf("%s, entry %d: %w", setting, i+1, err))
 			}
+		}
+		if wrong > maxFaults {
+			faults = append(faults, fmt.Errorf("%s: %d more entries are wrong", setting, wrong-maxFaults))
 		}
 	}
 	rule := func(r ruling) func(int, string) error {
@@ -102,7 +117,7 @@ func NewLists(own Own) (*Lists, error) {
 }
 
 // listed returns an entry of the operator's as a normalized domain.
-func listed(entry string) (string, error) {
+func listed(entry string, rules Rules) (string, error) {
 	if strings.ContainsAny(entry, "@＠﹫") {
 		return "", errors.New("an address, or what looks like one: write its domain alone") // and never print it
 	}
@@ -110,7 +125,7 @@ func listed(entry string) (string, error) {
 	if suffix, icann := publicsuffix.PublicSuffix(name); name != "" && suffix == name && icann {
 		return "", fmt.Errorf("%q is a public suffix: its domains belong to people who have nothing in common; name them singly", entry)
 	}
-	a, err := Parse("x@" + name)
+	a, err := rules.Parse("x@" + name)
 	if refusal, ok := errors.AsType[*Refusal](err); ok {
 		advice := "write a domain such as example.com, which stands for all below it too"
 		if meant, ok := strings.CutPrefix(refusal.Suggestion, "x@"); ok {

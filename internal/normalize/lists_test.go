@@ -79,6 +79,46 @@ func TestNewLists(t *testing.T) {
 	}
 }
 
+// A domain that the operator's rules let in can be listed, as it can be typed.
+func TestNewListsByRules(t *testing.T) {
+	t.Parallel()
+	rules := Rules{TestDomains: true, TLDs: []string{"corp", "पूर्ण"}}
+	own := Own{Deny: []string{"spam.test", "spam.corp", "spam.पूर्ण"}, Allow: []string{"good.spam.corp"}, Rules: rules}
+	l := mustLists(t, own)
+	for text, denied := range map[string]bool{
+		"ana@spam.test": true, "ana@spam.corp": true, "ana@mail.spam.पूर्ण": true, "ana@good.spam.corp": false, "ana@other.test": false,
+	} {
+		a, err := rules.Parse(text)
+		if err != nil {
+			t.Fatalf("Parse(%q): %v", text, err)
+		}
+		if got := l.Look(a).Denied; got != denied {
+			t.Errorf("%s denied: %v, want %v", text, got, denied)
+		}
+	}
+	own.Rules = Rules{}
+	if _, err := NewLists(own); err == nil {
+		t.Error("without the rules there are no such domains, and no error")
+	}
+}
+
+// A file of URLs in place of domains is told in a few lines, each list by itself.
+func TestNewListsToldInShort(t *testing.T) {
+	t.Parallel()
+	urls := make([]string, 1000)
+	for i := range urls {
+		urls[i] = "http://spam.example.com/"
+	}
+	_, err := NewLists(Own{Allow: urls[:maxFaults], Deny: urls})
+	if err == nil {
+		t.Fatal("URLs are taken for domains")
+	}
+	lines := strings.Split(err.Error(), "\n")
+	if len(lines) != 2*maxFaults+1 || lines[len(lines)-1] != "lists.deny: 980 more entries are wrong" {
+		t.Errorf("%d lines, the last %q; want %d of each list and how many more of the second", len(lines), lines[len(lines)-1], maxFaults)
+	}
+}
+
 func TestNewListsNeverPrintsAnAddress(t *testing.T) {
 	t.Parallel()
 	for _, entry := range []string{"ana.secret@example.com", "@example.com", "ana.secret＠example.com"} {

@@ -61,7 +61,8 @@ func (s *Settings) check(faulty map[string]bool, values map[string]string) (faul
 			show(a), show(b)))
 	}
 
-	if lists, err := normalize.NewLists(normalize.Own{Allow: s.Lists.Allow, Deny: s.Lists.Deny, DenyMajor: s.Lists.DenyMajor}); err != nil {
+	own := normalize.Own{Allow: s.Lists.Allow, Deny: s.Lists.Deny, DenyMajor: s.Lists.DenyMajor, Rules: s.Address.Rules}
+	if lists, err := normalize.NewLists(own); err != nil {
 		faults = append(faults, err)
 	} else {
 		s.lists = lists

@@ -72,6 +72,21 @@ func TestListFaults(t *testing.T) {
 	}
 }
 
+// The lists may name what the address rules beside them let in, and what is wrong with a long one is told in short.
+func TestListsByAddressRules(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "settings.yaml")
+	writeSettings(t, path, "lists: {deny: [spam.corp, spam.test]}\naddress: {extra_tlds: [corp], test_domains: true}\n")
+	if _, err := Load(path, nil); err != nil {
+		t.Error(err)
+	}
+	writeSettings(t, path, "lists: {deny: '"+strings.Repeat("http://spam.corp/,", 10_000)+"'}\n")
+	_, err := Load(path, nil)
+	if faults := Faults(err); len(faults) < 2 || len(faults) > 100 || !strings.Contains(faults[len(faults)-1], "more entries are wrong") {
+		t.Errorf("%d faults, the last %q", len(faults), faults[max(len(faults), 1)-1:])
+	}
+}
+
 // A long list changes live, and the log line on it stays short.
 func TestLongListInLog(t *testing.T) {
 	t.Parallel()
