@@ -232,6 +232,16 @@ func completeDomain(domain string) string {
 // two letters every slip is another country. None is near to an end of private networks (RFC 6762 appendix G).
 var ends = []string{"com", "net", "org", "edu", "gov", "info"}
 
+// isForeignGov says whether a label is what other countries have where the United States have gov: what was left out
+// is the country behind it (go.jp, gob.mx, gouv.fr, govt.nz, gv.at), and one government is not another's misspelling.
+func isForeignGov(label string) bool {
+	switch label {
+	case "go", "gob", "gouv", "govt", "gv":
+		return true
+	}
+	return false
+}
+
 // repairTLD returns domain with its last label, which is no top-level domain, as the one that was meant
 // ("yahoo.con"), or nothing. Where what comes out is a misspelt provider, it is that provider. domain is in
 // lower case.
@@ -253,7 +263,7 @@ func repairTLD(domain string) string {
 		}
 	}
 	for _, end := range ends {
-		if distance(domain[dot+1:], end, 1) != 1 {
+		if distance(domain[dot+1:], end, 1) != 1 || end == "gov" && isForeignGov(domain[dot+1:]) {
 			continue
 		}
 		repaired := domain[:dot+1] + end

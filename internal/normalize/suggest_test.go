@@ -303,6 +303,10 @@ func TestRepairTLD(t *testing.T) {
 		{"gmial.con", "gmail.com"}, {"hotmial.ocm", "hotmail.com"}, {"email.con", "email.com"}, {"gail.con", "gail.com"},
 		{"gmail.xn--m-0tbi", "gmail.com"}, // com in Cyrillic letters but for the m
 
+		{"acme.or", "acme.org"}, {"acme.goc", "acme.gov"},
+		// Other countries' governments, without the country behind it.
+		{"mofa.go", ""}, {"sat.gob", ""}, {"interieur.gouv", ""}, {"health.govt", ""}, {"bmi.gv", ""},
+
 		{"bank.lan", ""}, {"mail.corp", ""}, {"live.home", ""}, {"nas.internal", ""}, {"x.intranet", ""}, {"printer.localdomain", ""},
 		{"acme.zzz", ""}, {"acme.zz", ""}, {"acme.wahtever", ""}, {"con", ""}, {".con", ""}, {"", ""}, {"acme.", ""},
 		{strings.Repeat("a.", 100_000) + "con", strings.Repeat("a.", 100_000) + "com"},
