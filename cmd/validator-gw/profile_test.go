@@ -14,7 +14,7 @@ request: {method: GET, url: "https://api.mine.example", path: check, key: {in: q
 fields: {result: r}
 verdicts: [{when: {result: ok}, give: valid mailbox_accepted}]
 `
-	bad := strings.NewReplacer("version: 4", "versoin: 4", "give: valid", "give: vaild").Replace(good)
+	bad := strings.NewReplacer("version: 4", "versio: 4", "give: valid", "give: vaild").Replace(good)
 	for _, tc := range []struct {
 		name    string
 		environ []string
@@ -25,7 +25,7 @@ verdicts: [{when: {result: ok}, give: valid mailbox_accepted}]
 		{"a file", []string{"VALIDATOR_GW_UPSTREAM_PROFILE=" + file(t, "mine.yaml", good)}, 0, []string{"mine.yaml (mine@4)"}},
 		{"its faults", []string{"VALIDATOR_GW_UPSTREAM_PROFILE=" + file(t, "bad.yaml", bad)}, 2, []string{
 			"VALIDATOR_GW_UPSTREAM_PROFILE (VALIDATOR_GW_UPSTREAM_PROFILE): bad.yaml:1:1: version: is missing",
-			"bad.yaml:2:1: versoin: is not known here; did you mean version?", `bad.yaml:5:39: verdicts[0].give: "vaild" is no status`}},
+			"bad.yaml:2:1: versio: is not known here; did you mean version?", `bad.yaml:5:39: verdicts[0].give: "vaild" is no status`}},
 		{"no file", []string{"VALIDATOR_GW_UPSTREAM_PROFILE=/no/such.yaml"}, 2, []string{"open /no/such.yaml"}},
 		{"self-hosted", []string{"VALIDATOR_GW_UPSTREAM_PROFILE=reacher", "VALIDATOR_GW_UPSTREAM_URL=", "VALIDATOR_GW_UPSTREAM_KEY="}, 0,
 			[]string{"serve would not start: no upstream URL: profile reacher"}},

@@ -1,6 +1,7 @@
 package verimail
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -248,10 +249,9 @@ func TestProfileDocumentationIsCurrent(t *testing.T) {
 		if c == classInProgress {
 			retry = "where `pending: free`"
 		}
-		switch a.health {
-		case errNeutral:
+		if errors.Is(a.health, errNeutral) {
 			told = "nothing"
-		case errFailure:
+		} else if a.health != nil {
 			told = "failure"
 		}
 		if a.cause != "" {

@@ -139,5 +139,8 @@ func (p *provider) request(ctx context.Context, addr normalize.Address) (*http.R
 // onceOnly is an empty body that net/http does not know to be empty, and so does not know how to send again.
 type onceOnly struct{}
 
+// Read is at the end at once.
 func (onceOnly) Read([]byte) (int, error) { return 0, io.EOF }
-func (onceOnly) Close() error             { return nil }
+
+// Close does nothing.
+func (onceOnly) Close() error { return nil }
