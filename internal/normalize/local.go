@@ -116,8 +116,10 @@ func checkLocalRune(r, before rune) verdict.Reason {
 // foldLocal returns NFC (RFC 6532 3.1; never NFKC, which joins different addresses) in lower case by the full
 // mappings of Unicode: U+0130 becomes i and a combining dot, and stays different from a plain i.
 func foldLocal(text string) string {
+	// Composed first: whether a sigma is the last of its word is looked up in x/text within a bound that is in octets,
+	// so the same word, decomposed, could end in another letter. And composed again: lower case may take apart.
 	// A Caser holds state, so each call has its own.
-	return norm.NFC.String(cases.Lower(language.Und).String(text))
+	return norm.NFC.String(cases.Lower(language.Und).String(norm.NFC.String(text)))
 }
 
 // becomesASCII says whether NFC or lower case turns r into ASCII, so that an address typed with it would be
