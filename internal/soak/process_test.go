@@ -53,3 +53,14 @@ func TestProcessThatEndsByItselfIsNoOrderlyStop(t *testing.T) {
 		t.Error("Stop = nil for a process that was gone")
 	}
 }
+
+func TestProcessThatStopsBadlyIsNoOrderlyStop(t *testing.T) {
+	t.Parallel()
+	g, err := StartProcess(t.Context(), os.Args[0], t.TempDir(), "gateway-0", []string{asGateway + "=stops badly"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Stop(); err == nil || !strings.Contains(err.Error(), "exit status 1") {
+		t.Errorf("Stop = %v, want the exit status", err)
+	}
+}

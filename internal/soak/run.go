@@ -274,7 +274,7 @@ func (l *Ledger) rest(ctx context.Context, c *client, patience time.Duration, sa
 			say("%v after the load: %d ids not seen ended", time.Since(l.Began.Add(l.Loaded)).Round(time.Second), len(left))
 			told = time.Now()
 		}
-		if len(again) > n/10 && !until(ctx, time.Now().Add(roundPace)) {
+		if len(again) > n/2 && !until(ctx, time.Now().Add(roundPace)) {
 			return context.Cause(ctx)
 		}
 	}
