@@ -110,7 +110,8 @@ func (n *normalizer) lines(ctx context.Context, in io.Reader, asJSON bool) error
 	for {
 		select {
 		case <-ctx.Done():
-			return errors.Join(ctx.Err(), n.out.end())
+			// No context.Canceled, which is a proper end elsewhere: half of an output must not pass for the whole.
+			return errors.Join(errors.New("stopped before the end of standard input"), n.out.end())
 		case l, ok := <-next:
 			n.line++
 			switch {

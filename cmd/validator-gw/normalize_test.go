@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 	"testing"
 )
@@ -184,5 +186,21 @@ func TestNormalizeOwnLists(t *testing.T) {
 	}
 	if l := lines[3]; l.Outcome != "invalid" || text(l.Reason) != "local_denylist" || text(l.Suggestion) != "ana@gmail.com" {
 		t.Errorf("denied, and misspelt: %s", l.Raw)
+	}
+}
+
+// Half of an output must not pass for the whole: who is stopped before the end of the input says so.
+func TestNormalizeStopped(t *testing.T) {
+	t.Parallel()
+	stdin, end := io.Pipe() // nothing comes, and it does not end
+	t.Cleanup(func() { end.Close() })
+	signals := make(chan os.Signal, 1)
+	signals <- os.Interrupt
+	var out, err bytes.Buffer
+	if code := run(t.Context(), []string{"normalize", "--json", "-"}, nil, stdin, &out, &err, signals); code != 1 {
+		t.Errorf("exit code %d, %q; want 1", code, err.String())
+	}
+	if !strings.Contains(err.String(), "before the end of standard input") {
+		t.Errorf("stderr %q, want that it was stopped before the end", err.String())
 	}
 }
