@@ -389,7 +389,7 @@ type Email struct {
 	SuggestionReason *string `json:"suggestion_reason"`
 
 	// Unicode `normalized` with its domain in its own script, to show to people. Null when that is the same, and when a
-	// label mixes scripts as look-alikes do.
+	// label mixes scripts as look-alikes do, or holds a sign that may be taken for a slash or a dot.
 	Unicode *string `json:"unicode"`
 
 	// DedupeKey Equal for the spellings that one provider delivers to one mailbox, such as dots and tags at Gmail; for
@@ -402,6 +402,18 @@ type Email struct {
 type EraseRequest struct {
 	// Email The address as typed.
 	Email string `json:"email"`
+}
+
+// Erased How much of the address was kept.
+type Erased struct {
+	// IdempotentAnswers Answers under an `Idempotency-Key`.
+	IdempotentAnswers int64 `json:"idempotent_answers"`
+
+	// Reviews Reviews, open and ended.
+	Reviews int64 `json:"reviews"`
+
+	// Verdicts Verdicts, those included that were about to be stored.
+	Verdicts int64 `json:"verdicts"`
 }
 
 // Flags Facts beside the status; null when not known.
@@ -792,10 +804,17 @@ type CreateBackfillParams struct {
 	// Callback Name of a configured callback, told once the backfill is done.
 	Callback *string `form:"callback,omitempty" json:"callback,omitempty"`
 
-	// IdempotencyKey *Not built yet: answers 501.*
+	// IdempotencyKey 1 to 255 visible ASCII characters, in quotation marks (`"…"`, with `\"` and `\\`) or bare; both are the same key.
+	// Keys are your own: other clients' are others.
 	//
-	// A repeated request with the same key gets the stored answer of the first, as it was; the present is at
-	// `/status/{id}`. Kept for 24 hours. Another request under the same key is refused (422).
+	// The same request again (the same fields; JSON or form does not matter) gets the stored answer of the first, as it
+	// was, with `Idempotency-Replayed: true`; `message` is in the language that is asked for, and the present is at
+	// `/status/{id}`. While the first is being answered the second waits for it, and gets 409 when that takes too long.
+	// Another request under the same key is refused (422).
+	//
+	// Answers (200, 202) are kept for 24 hours before they are sent; errors are not, and leave the key free. When the
+	// store is away a request with this header is answered with 503, since nothing can be promised. After a crash of
+	// the gateway in the midst of a request its key is free after 15 seconds.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 
 	// XRequestID Names this request in the gateway's logs and comes back in the response. Taken when it matches
@@ -875,10 +894,17 @@ type ValidateAddressParams struct {
 	// longer than the flow's budget.
 	XRequestTimeoutMs *RequestTimeout `json:"X-Request-Timeout-Ms,omitempty"`
 
-	// IdempotencyKey *Not built yet: answers 501.*
+	// IdempotencyKey 1 to 255 visible ASCII characters, in quotation marks (`"…"`, with `\"` and `\\`) or bare; both are the same key.
+	// Keys are your own: other clients' are others.
 	//
-	// A repeated request with the same key gets the stored answer of the first, as it was; the present is at
-	// `/status/{id}`. Kept for 24 hours. Another request under the same key is refused (422).
+	// The same request again (the same fields; JSON or form does not matter) gets the stored answer of the first, as it
+	// was, with `Idempotency-Replayed: true`; `message` is in the language that is asked for, and the present is at
+	// `/status/{id}`. While the first is being answered the second waits for it, and gets 409 when that takes too long.
+	// Another request under the same key is refused (422).
+	//
+	// Answers (200, 202) are kept for 24 hours before they are sent; errors are not, and leave the key free. When the
+	// store is away a request with this header is answered with 503, since nothing can be promised. After a crash of
+	// the gateway in the midst of a request its key is free after 15 seconds.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 
 	// AcceptLanguage The language of `message`; English (`en`) and Spanish (`es`), English unless asked for.
@@ -976,11 +1002,13 @@ type ClientInterface interface {
 
 	// EraseAddressWithBody Erase all that is kept of one address
 	//
-	// *Not built yet: answers 501.*
+	// Removes its reviews, open and ended, its verdicts, cached answers and answers kept under an `Idempotency-Key`, and
+	// answers how many there were. The address travels in the body, since paths and queries end up in logs. Its ids
+	// are unknown from then on. Repeat it after a 503: a part may be erased.
 	//
-	// Ends its review, drops its verdicts, cached answers and stored idempotent answers. The address travels in the
-	// body, since paths and queries end up in logs. The answer does not tell whether there was anything to erase, and
-	// is the same when repeated.
+	// Other replicas may answer from memory for up to 30 seconds more. For an hour a keyed hash of the address is
+	// remembered, so that an answer on its way does not bring it back. Whoever waits for an answer, or asks anew, counts
+	// as having come after the erasure.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -989,11 +1017,13 @@ type ClientInterface interface {
 
 	// EraseAddress Erase all that is kept of one address
 	//
-	// *Not built yet: answers 501.*
+	// Removes its reviews, open and ended, its verdicts, cached answers and answers kept under an `Idempotency-Key`, and
+	// answers how many there were. The address travels in the body, since paths and queries end up in logs. Its ids
+	// are unknown from then on. Repeat it after a 503: a part may be erased.
 	//
-	// Ends its review, drops its verdicts, cached answers and stored idempotent answers. The address travels in the
-	// body, since paths and queries end up in logs. The answer does not tell whether there was anything to erase, and
-	// is the same when repeated.
+	// Other replicas may answer from memory for up to 30 seconds more. For an hour a keyed hash of the address is
+	// remembered, so that an answer on its way does not bring it back. Whoever waits for an answer, or asks anew, counts
+	// as having come after the erasure.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -1144,11 +1174,13 @@ type ClientInterface interface {
 
 // EraseAddressWithBody Erase all that is kept of one address
 //
-// *Not built yet: answers 501.*
+// Removes its reviews, open and ended, its verdicts, cached answers and answers kept under an `Idempotency-Key`, and
+// answers how many there were. The address travels in the body, since paths and queries end up in logs. Its ids
+// are unknown from then on. Repeat it after a 503: a part may be erased.
 //
-// Ends its review, drops its verdicts, cached answers and stored idempotent answers. The address travels in the
-// body, since paths and queries end up in logs. The answer does not tell whether there was anything to erase, and
-// is the same when repeated.
+// Other replicas may answer from memory for up to 30 seconds more. For an hour a keyed hash of the address is
+// remembered, so that an answer on its way does not bring it back. Whoever waits for an answer, or asks anew, counts
+// as having come after the erasure.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1167,11 +1199,13 @@ func (c *Client) EraseAddressWithBody(ctx context.Context, params *EraseAddressP
 
 // EraseAddress Erase all that is kept of one address
 //
-// *Not built yet: answers 501.*
+// Removes its reviews, open and ended, its verdicts, cached answers and answers kept under an `Idempotency-Key`, and
+// answers how many there were. The address travels in the body, since paths and queries end up in logs. Its ids
+// are unknown from then on. Repeat it after a 503: a part may be erased.
 //
-// Ends its review, drops its verdicts, cached answers and stored idempotent answers. The address travels in the
-// body, since paths and queries end up in logs. The answer does not tell whether there was anything to erase, and
-// is the same when repeated.
+// Other replicas may answer from memory for up to 30 seconds more. For an hour a keyed hash of the address is
+// remembered, so that an answer on its way does not bring it back. Whoever waits for an answer, or asks anew, counts
+// as having come after the erasure.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -2352,11 +2386,13 @@ type ClientWithResponsesInterface interface {
 
 	// EraseAddressWithBodyWithResponse Erase all that is kept of one address
 	//
-	// *Not built yet: answers 501.*
+	// Removes its reviews, open and ended, its verdicts, cached answers and answers kept under an `Idempotency-Key`, and
+	// answers how many there were. The address travels in the body, since paths and queries end up in logs. Its ids
+	// are unknown from then on. Repeat it after a 503: a part may be erased.
 	//
-	// Ends its review, drops its verdicts, cached answers and stored idempotent answers. The address travels in the
-	// body, since paths and queries end up in logs. The answer does not tell whether there was anything to erase, and
-	// is the same when repeated.
+	// Other replicas may answer from memory for up to 30 seconds more. For an hour a keyed hash of the address is
+	// remembered, so that an answer on its way does not bring it back. Whoever waits for an answer, or asks anew, counts
+	// as having come after the erasure.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -2365,11 +2401,13 @@ type ClientWithResponsesInterface interface {
 
 	// EraseAddressWithResponse Erase all that is kept of one address
 	//
-	// *Not built yet: answers 501.*
+	// Removes its reviews, open and ended, its verdicts, cached answers and answers kept under an `Idempotency-Key`, and
+	// answers how many there were. The address travels in the body, since paths and queries end up in logs. Its ids
+	// are unknown from then on. Repeat it after a 503: a part may be erased.
 	//
-	// Ends its review, drops its verdicts, cached answers and stored idempotent answers. The address travels in the
-	// body, since paths and queries end up in logs. The answer does not tell whether there was anything to erase, and
-	// is the same when repeated.
+	// Other replicas may answer from memory for up to 30 seconds more. For an hour a keyed hash of the address is
+	// remembered, so that an answer on its way does not bring it back. Whoever waits for an answer, or asks anew, counts
+	// as having come after the erasure.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -2536,9 +2574,10 @@ type ClientWithResponsesInterface interface {
 	ValidateAddressWithFormdataBodyWithResponse(ctx context.Context, params *ValidateAddressParams, body ValidateAddressFormdataRequestBody, reqEditors ...RequestEditorFn) (*ValidateAddressResponse, error)
 }
 
-// EraseAddressResponse204Headers the declared response headers of an HTTP 204 response for EraseAddress
-type EraseAddressResponse204Headers struct {
-	XRequestID string
+// EraseAddressResponse200Headers the declared response headers of an HTTP 200 response for EraseAddress
+type EraseAddressResponse200Headers struct {
+	CacheControl string
+	XRequestID   string
 }
 
 // EraseAddressResponse400Headers the declared response headers of an HTTP 400 response for EraseAddress
@@ -2579,11 +2618,6 @@ type EraseAddressResponse500Headers struct {
 	XRequestID string
 }
 
-// EraseAddressResponse501Headers the declared response headers of an HTTP 501 response for EraseAddress
-type EraseAddressResponse501Headers struct {
-	XRequestID string
-}
-
 // EraseAddressResponse503Headers the declared response headers of an HTTP 503 response for EraseAddress
 type EraseAddressResponse503Headers struct {
 	RetryAfter int
@@ -2593,6 +2627,8 @@ type EraseAddressResponse503Headers struct {
 type EraseAddressResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Erased
 	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
 	ApplicationProblemJSON400 *BadValidateRequest
 	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
@@ -2607,12 +2643,10 @@ type EraseAddressResponse struct {
 	ApplicationProblemJSON429 *QuotaExceeded
 	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
 	ApplicationProblemJSON500 *Internal
-	// ApplicationProblemJSON501 the response for an HTTP 501 `application/problem+json` response
-	ApplicationProblemJSON501 *NotImplemented
 	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
 	ApplicationProblemJSON503 *Unavailable
-	// Headers204 the parsed response headers for an HTTP 204 response
-	Headers204 *EraseAddressResponse204Headers
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *EraseAddressResponse200Headers
 	// Headers400 the parsed response headers for an HTTP 400 response
 	Headers400 *EraseAddressResponse400Headers
 	// Headers401 the parsed response headers for an HTTP 401 response
@@ -2627,10 +2661,13 @@ type EraseAddressResponse struct {
 	Headers429 *EraseAddressResponse429Headers
 	// Headers500 the parsed response headers for an HTTP 500 response
 	Headers500 *EraseAddressResponse500Headers
-	// Headers501 the parsed response headers for an HTTP 501 response
-	Headers501 *EraseAddressResponse501Headers
 	// Headers503 the parsed response headers for an HTTP 503 response
 	Headers503 *EraseAddressResponse503Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r EraseAddressResponse) GetJSON200() *Erased {
+	return r.JSON200
 }
 
 // GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
@@ -2666,11 +2703,6 @@ func (r EraseAddressResponse) GetApplicationProblemJSON429() *QuotaExceeded {
 // GetApplicationProblemJSON500 returns the response for an HTTP 500 `application/problem+json` response
 func (r EraseAddressResponse) GetApplicationProblemJSON500() *Internal {
 	return r.ApplicationProblemJSON500
-}
-
-// GetApplicationProblemJSON501 returns the response for an HTTP 501 `application/problem+json` response
-func (r EraseAddressResponse) GetApplicationProblemJSON501() *NotImplemented {
-	return r.ApplicationProblemJSON501
 }
 
 // GetApplicationProblemJSON503 returns the response for an HTTP 503 `application/problem+json` response
@@ -4129,18 +4161,20 @@ func (r GetStatusResponse) ContentType() string {
 
 // ValidateAddressResponse200Headers the declared response headers of an HTTP 200 response for ValidateAddress
 type ValidateAddressResponse200Headers struct {
-	CacheControl    string
-	ContentLanguage string
-	XRequestID      string
+	CacheControl        string
+	ContentLanguage     string
+	IdempotencyReplayed *string
+	XRequestID          string
 }
 
 // ValidateAddressResponse202Headers the declared response headers of an HTTP 202 response for ValidateAddress
 type ValidateAddressResponse202Headers struct {
-	CacheControl    string
-	ContentLanguage string
-	Location        string
-	RetryAfter      int
-	XRequestID      string
+	CacheControl        string
+	ContentLanguage     string
+	IdempotencyReplayed *string
+	Location            string
+	RetryAfter          int
+	XRequestID          string
 }
 
 // ValidateAddressResponse400Headers the declared response headers of an HTTP 400 response for ValidateAddress
@@ -4356,11 +4390,13 @@ func (r ValidateAddressResponse) ContentType() string {
 
 // EraseAddressWithBodyWithResponse Erase all that is kept of one address
 //
-// *Not built yet: answers 501.*
+// Removes its reviews, open and ended, its verdicts, cached answers and answers kept under an `Idempotency-Key`, and
+// answers how many there were. The address travels in the body, since paths and queries end up in logs. Its ids
+// are unknown from then on. Repeat it after a 503: a part may be erased.
 //
-// Ends its review, drops its verdicts, cached answers and stored idempotent answers. The address travels in the
-// body, since paths and queries end up in logs. The answer does not tell whether there was anything to erase, and
-// is the same when repeated.
+// Other replicas may answer from memory for up to 30 seconds more. For an hour a keyed hash of the address is
+// remembered, so that an answer on its way does not bring it back. Whoever waits for an answer, or asks anew, counts
+// as having come after the erasure.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -4375,11 +4411,13 @@ func (c *ClientWithResponses) EraseAddressWithBodyWithResponse(ctx context.Conte
 
 // EraseAddressWithResponse Erase all that is kept of one address
 //
-// *Not built yet: answers 501.*
+// Removes its reviews, open and ended, its verdicts, cached answers and answers kept under an `Idempotency-Key`, and
+// answers how many there were. The address travels in the body, since paths and queries end up in logs. Its ids
+// are unknown from then on. Repeat it after a 503: a part may be erased.
 //
-// Ends its review, drops its verdicts, cached answers and stored idempotent answers. The address travels in the
-// body, since paths and queries end up in logs. The answer does not tell whether there was anything to erase, and
-// is the same when repeated.
+// Other replicas may answer from memory for up to 30 seconds more. For an hour a keyed hash of the address is
+// remembered, so that an answer on its way does not bring it back. Whoever waits for an answer, or asks anew, counts
+// as having come after the erasure.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -4655,8 +4693,12 @@ func ParseEraseAddressResponse(rsp *http.Response) (*EraseAddressResponse, error
 	}
 
 	switch {
-	case rsp.StatusCode == 204:
-		break // No content-type
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Erased
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
 		var dest BadValidateRequest
@@ -4707,13 +4749,6 @@ func ParseEraseAddressResponse(rsp *http.Response) (*EraseAddressResponse, error
 		}
 		response.ApplicationProblemJSON500 = &dest
 
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
-		var dest NotImplemented
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON501 = &dest
-
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
 		var dest Unavailable
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -4724,8 +4759,15 @@ func ParseEraseAddressResponse(rsp *http.Response) (*EraseAddressResponse, error
 	}
 
 	switch {
-	case rsp.StatusCode == 204:
-		var headers EraseAddressResponse204Headers
+	case rsp.StatusCode == 200:
+		var headers EraseAddressResponse200Headers
+		if values := rsp.Header.Values("Cache-Control"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Cache-Control", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.CacheControl = value
+		}
 		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
@@ -4733,7 +4775,7 @@ func ParseEraseAddressResponse(rsp *http.Response) (*EraseAddressResponse, error
 			}
 			headers.XRequestID = value
 		}
-		response.Headers204 = &headers
+		response.Headers200 = &headers
 	case rsp.StatusCode == 400:
 		var headers EraseAddressResponse400Headers
 		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
@@ -4825,16 +4867,6 @@ func ParseEraseAddressResponse(rsp *http.Response) (*EraseAddressResponse, error
 			headers.XRequestID = value
 		}
 		response.Headers500 = &headers
-	case rsp.StatusCode == 501:
-		var headers EraseAddressResponse501Headers
-		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.XRequestID = value
-		}
-		response.Headers501 = &headers
 	case rsp.StatusCode == 503:
 		var headers EraseAddressResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
@@ -6716,6 +6748,13 @@ func ParseValidateAddressResponse(rsp *http.Response) (*ValidateAddressResponse,
 			}
 			headers.ContentLanguage = value
 		}
+		if values := rsp.Header.Values("Idempotency-Replayed"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Idempotency-Replayed", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.IdempotencyReplayed = &value
+		}
 		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
@@ -6739,6 +6778,13 @@ func ParseValidateAddressResponse(rsp *http.Response) (*ValidateAddressResponse,
 				return nil, err
 			}
 			headers.ContentLanguage = value
+		}
+		if values := rsp.Header.Values("Idempotency-Replayed"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Idempotency-Replayed", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.IdempotencyReplayed = &value
 		}
 		if values := rsp.Header.Values("Location"); len(values) > 0 {
 			var value string

@@ -21,6 +21,7 @@ type commandLine struct {
 	Dev         devCommand         `cmd:"" help:"Run with no set-up, against a simulated upstream, on this machine only."`
 	Serve       serveCommand       `cmd:"" help:"Run the gateway."`
 	Migrate     migrateCommand     `cmd:"" help:"Bring the schema of the store up to this program's, and exit."`
+	Erase       eraseCommand       `cmd:"" help:"Remove all that is kept of an address, and print how much there was."`
 	Simulate    simulateCommand    `cmd:"" help:"Run a simulated upstream by itself."`
 	Config      configCommand      `cmd:"" help:"Look at the configuration."`
 	Normalize   normalizeCommand   `cmd:"" help:"Show what becomes of addresses, without asking anyone."`

@@ -35,6 +35,8 @@ type validator interface {
 	Status(ctx context.Context, q validate.Inquiry) (validate.Answer, error)
 	// Wait is Status once the check is final, or after d, whichever comes first.
 	Wait(ctx context.Context, q validate.Inquiry, d time.Duration) (validate.Answer, error)
+	// Erase removes all that is kept of an address.
+	Erase(ctx context.Context, raw string) (validate.Removed, error)
 	// HasFlow says whether the settings have a flow of this name.
 	HasFlow(name string) bool
 }

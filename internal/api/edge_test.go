@@ -38,6 +38,7 @@ type desk struct {
 	errs    map[string]error           // by address as typed, or by id
 	checks  map[string]*check          // by id
 	asked   []validate.Request
+	erased  []string
 	block   chan struct{} // when set, Validate waits for it or for the context
 	panics  any
 	during  func() // called by Validate
@@ -109,6 +110,14 @@ func (d *desk) Wait(ctx context.Context, q validate.Inquiry, wait time.Duration)
 		}
 	}
 	return d.Status(ctx, q)
+}
+
+func (d *desk) Erase(_ context.Context, raw string) (validate.Removed, error) {
+	if err := d.errs[raw]; err != nil {
+		return validate.Removed{}, err
+	}
+	d.erased = append(d.erased, raw)
+	return validate.Removed{Reviews: 1, Verdicts: 2, Answers: 3}, nil
 }
 
 func (d *desk) HasFlow(name string) bool { return name == "signup" || name == "high_risk" }
@@ -252,11 +261,15 @@ func newDesk() *desk {
 			"": empty, "slow@example.com": pending, "ana+news@example.com": tagged,
 		},
 		errs: map[string]error{
-			"full@example.com":    fmt.Errorf("admit: %w", validate.ErrSaturated),
-			"nodb@example.com":    &validate.NotDurable{Err: io.ErrUnexpectedEOF},
-			"commit@example.com":  &validate.NotDurable{ID: checkID, Err: io.ErrUnexpectedEOF},
-			"flow@example.com":    validate.ErrUnknownFlow,
-			"strange@example.com": io.ErrClosedPipe,
+			"full@example.com":     fmt.Errorf("admit: %w", validate.ErrSaturated),
+			"reused@example.com":   validate.ErrKeyReused,
+			"inflight@example.com": validate.ErrKeyInFlight,
+			"none":                 validate.ErrNoAddress,
+			"away@example.com":     validate.ErrUnavailable,
+			"nodb@example.com":     &validate.NotDurable{Err: io.ErrUnexpectedEOF},
+			"commit@example.com":   &validate.NotDurable{ID: checkID, Err: io.ErrUnexpectedEOF},
+			"flow@example.com":     validate.ErrUnknownFlow,
+			"strange@example.com":  io.ErrClosedPipe,
 		},
 		checks: map[string]*check{
 			checkID:                                {waiting, settled, make(chan struct{})},

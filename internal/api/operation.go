@@ -78,9 +78,4 @@ func (a *API) GetBackfillResults(
 // GetQueue answers GET /queue.
 func (a *API) GetQueue(w http.ResponseWriter, _ *http.Request, _ openapi.GetQueueParams) { a.later(w) }
 
-// EraseAddress answers DELETE /addresses.
-func (a *API) EraseAddress(w http.ResponseWriter, _ *http.Request, _ openapi.EraseAddressParams) {
-	a.later(w)
-}
-
 func (a *API) later(w http.ResponseWriter) { a.refuse(w.(*exchange), notImplemented.plain()) }

@@ -38,6 +38,8 @@ var (
 		"No check has this id, or it is no longer kept."}
 	methodNotAllowed = &kind{405, "method_not_allowed", "The path does not have this method",
 		"The header Allow lists the methods of this path."}
+	idempotencyInFlight = &kind{409, "idempotency_in_flight", "The same request is being answered",
+		"A request with this Idempotency-Key is being answered elsewhere."}
 	bodyTooLarge = &kind{413, "body_too_large", "The body is too large",
 		"The body is over the limit."}
 	unsupportedMedia = &kind{415, "unsupported_media_type", "The format of the body is not supported",
@@ -46,6 +48,8 @@ var (
 		"No flow has the name that the request gives."}
 	unknownCallback = &kind{422, "unknown_callback", "The callback is unknown",
 		"No callback has the name that the request gives."}
+	idempotencyKeyReused = &kind{422, "idempotency_key_reused", "The idempotency key was used for another request",
+		"Use a new Idempotency-Key for a new request."}
 	internalFault = &kind{500, "internal", "The gateway has a fault",
 		"The log of the gateway has the correlation_id."}
 	notImplemented = &kind{501, "not_implemented", "This version does not do that",
@@ -60,8 +64,8 @@ var (
 
 // kinds lists every kind above.
 var kinds = []*kind{
-	malformedBody, missingEmail, malformedParameter, unauthorized, notFound, unknownID, methodNotAllowed, bodyTooLarge,
-	unsupportedMedia, unknownFlow, unknownCallback, internalFault, notImplemented, saturated, notDurable, storeUnavailable,
+	malformedBody, missingEmail, malformedParameter, unauthorized, notFound, unknownID, methodNotAllowed, idempotencyInFlight,
+	bodyTooLarge, unsupportedMedia, unknownFlow, unknownCallback, idempotencyKeyReused, internalFault, notImplemented, saturated, notDurable, storeUnavailable,
 }
 
 // errorKinds maps the errors of the validator to kinds. What is not in it is internalFault.
@@ -70,6 +74,8 @@ var errorKinds = []struct {
 	kind *kind
 }{
 	{validate.ErrUnknownFlow, unknownFlow},
+	{validate.ErrKeyReused, idempotencyKeyReused},
+	{validate.ErrKeyInFlight, idempotencyInFlight},
 	{validate.ErrUnknownID, unknownID},
 	{validate.ErrSaturated, saturated},
 	{validate.ErrNotDurable, notDurable},
@@ -150,7 +156,7 @@ func (a *API) refuse(x *exchange, p *problem) {
 func (a *API) retryAfter(k *kind) time.Duration {
 	var base time.Duration
 	switch k {
-	case saturated:
+	case saturated, idempotencyInFlight:
 		base = a.config.RetryAfterSaturated
 	case notDurable, storeUnavailable:
 		base = a.config.RetryAfterStore

@@ -55,7 +55,7 @@ func (a *API) table() []*route {
 		{method: "GET", pattern: "/admin/settings", keyed: true, handler: w.GetSettings,
 			codes: []int{200, 401, 403, 429, 500, 503}},
 		{method: "DELETE", pattern: "/addresses", keyed: true, handler: w.EraseAddress,
-			codes: []int{204, 400, 401, 403, 413, 415, 429, 500, 501, 503}},
+			codes: []int{200, 400, 401, 403, 413, 415, 429, 500, 503}},
 		{method: "GET", pattern: "/livez", probe: true, handler: w.GetLivez, codes: []int{200, 500}},
 		{method: "GET", pattern: "/readyz", probe: true, handler: w.GetReadyz, codes: []int{200, 500, 503}},
 		{method: "GET", pattern: "/openapi.yaml", handler: w.GetOpenAPI, codes: []int{200, 500}},

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"validator-gw/internal/api/openapi"
+	"validator-gw/internal/idempotency"
 	"validator-gw/internal/validate"
 	"validator-gw/internal/verdict"
 )
@@ -19,6 +20,9 @@ const MaxWait = 30 * time.Second
 
 // waitText is what wait may look like; MaxWait bounds it further.
 var waitText = regexp.MustCompile(`^[0-9]{1,5}(\.[0-9]{1,3})?(ms|s)$`)
+
+// malformedKey is the answer to an Idempotency-Key that is none.
+var malformedKey = malformedParameter.because("The header Idempotency-Key must be 1 to 255 visible ASCII characters, bare or in quotation marks.")
 
 const malformedID = "That can't be an id: an id is a UUID of 36 characters."
 
@@ -30,7 +34,7 @@ func (a *API) ValidateAddress(w http.ResponseWriter, r *http.Request, params ope
 		a.refuse(x, p)
 		return
 	}
-	req := validate.Request{Raw: *body.email, Client: x.client}
+	req := validate.Request{Raw: *body.email, Client: x.client, RequestID: x.id}
 	if body.flow != nil && *body.flow != "" {
 		if !a.validator.HasFlow(*body.flow) {
 			a.refuse(x, unknownFlow.plain())
@@ -46,9 +50,14 @@ func (a *API) ValidateAddress(w http.ResponseWriter, r *http.Request, params ope
 	case body.typing != nil && *body.typing:
 		a.refuse(x, notImplemented.because("This version does not check while typing yet."))
 		return
-	case params.IdempotencyKey != nil:
-		a.refuse(x, notImplemented.because("This version does not keep answers by Idempotency-Key yet."))
-		return
+	}
+	if params.IdempotencyKey != nil {
+		key, err := idempotency.ParseKey(*params.IdempotencyKey)
+		if err != nil {
+			a.refuse(x, malformedKey)
+			return
+		}
+		req.Key = key
 	}
 	if params.XRequestTimeoutMs != nil {
 		req.Budget = clampTimeout(*params.XRequestTimeoutMs)
@@ -58,6 +67,9 @@ func (a *API) ValidateAddress(w http.ResponseWriter, r *http.Request, params ope
 	if err != nil {
 		a.fail(x, r, err)
 		return
+	}
+	if answer.Replayed {
+		x.Header()["Idempotency-Replayed"] = []string{"true"}
 	}
 	status := http.StatusOK
 	if answer.Status == verdict.NeedsReview {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -100,7 +101,7 @@ func TestRequestReachesTheValidator(t *testing.T) {
 		b.do(t, request{body: c.body, header: map[string]string{
 			"X-Request-Timeout-Ms": c.timeout, "X-Request-Id": "signup-1"}})
 		want := []validate.Request{{
-			Raw: "ana@example.com", Flow: c.flow, Client: "backend", Budget: c.budget,
+			Raw: "ana@example.com", Flow: c.flow, Client: "backend", RequestID: "signup-1", Budget: c.budget,
 		}}
 		if diff := cmp.Diff(want, b.desk.asked); diff != "" {
 			t.Errorf("%s: asked of the validator:\n%s", c.name, diff)
@@ -185,7 +186,14 @@ func TestBadInput(t *testing.T) {
 		{"unknown callback", request{body: `{"email":"ana@example.com","callback":"crm"}`}, 422, "unknown_callback"},
 		{"typing", request{body: `{"email":"ana@example.com","typing":true}`}, 501, "not_implemented"},
 		{"typing in a form", request{body: "email=a&typing=on", header: form}, 501, "not_implemented"},
-		{"idempotency", request{body: ok, header: h("Idempotency-Key", "k1")}, 501, "not_implemented"},
+		{"blank in a key", request{body: ok, header: h("Idempotency-Key", "a b")}, 400, "malformed_parameter"},
+		{"key without an end", request{body: ok, header: h("Idempotency-Key", `"k1`)}, 400, "malformed_parameter"},
+		{"empty key", request{body: ok, header: h("Idempotency-Key", `""`)}, 400, "malformed_parameter"},
+		{"long key", request{body: ok, header: h("Idempotency-Key", strings.Repeat("k", 256))}, 400, "malformed_parameter"},
+		{"key of another request", request{body: `{"email":"reused@example.com"}`, header: h("Idempotency-Key", "k1")}, 422,
+			"idempotency_key_reused"},
+		{"key in work", request{body: `{"email":"inflight@example.com"}`, header: h("Idempotency-Key", "k1")}, 409,
+			"idempotency_in_flight"},
 		{"wrong method", request{method: "GET", target: "/validate"}, 405, "method_not_allowed"},
 		{"wrong method with a key missing", request{method: "PUT", target: "/status/1", key: "none"}, 405,
 			"method_not_allowed"},
@@ -218,7 +226,15 @@ func TestBadInput(t *testing.T) {
 		{"backfill", request{method: "GET", target: "/backfills/1"}, 501, "not_implemented"},
 		{"results", request{method: "GET", target: "/backfills/1/results"}, 501, "not_implemented"},
 		{"queue", request{method: "GET", target: "/queue"}, 501, "not_implemented"},
-		{"erase", request{method: "DELETE", target: "/addresses", body: ok}, 501, "not_implemented"},
+		{"erase what is none", request{method: "DELETE", target: "/addresses", body: `{"email":"none"}`}, 400, "malformed_body"},
+		{"erase nothing", request{method: "DELETE", target: "/addresses", body: `{}`}, 400, "missing_email"},
+		{"erase with a form", request{method: "DELETE", target: "/addresses", body: "email=a", header: form}, 415, "unsupported_media_type"},
+		{"erase with a flow", request{method: "DELETE", target: "/addresses", body: `{"email":"a@example.com","flow":"signup"}`}, 400,
+			"malformed_body"},
+		{"erase too much", request{method: "DELETE", target: "/addresses", body: strings.Repeat(" ", 1<<20)}, 413, "body_too_large"},
+		{"erase while the store is away", request{method: "DELETE", target: "/addresses", body: `{"email":"away@example.com"}`}, 503,
+			"store_unavailable"},
+		{"erase without a key", request{method: "DELETE", target: "/addresses", body: ok, key: "none"}, 401, "unauthorized"},
 		{"docs", request{method: "GET", target: "/docs", key: "none"}, 501, "not_implemented"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -255,6 +271,8 @@ func TestHeadersOfErrors(t *testing.T) {
 		{"nothing durable", request{body: `{"email":"nodb@example.com"}`}, "Retry-After", "5", 4500., nil},
 		{"outcome unknown", request{body: `{"email":"commit@example.com"}`}, "Retry-After", "5", 4500., checkID},
 		{"store away", request{method: "GET", target: "/status/" + checkID}, "Retry-After", "5", 4500., nil},
+		{"key in work", request{body: `{"email":"inflight@example.com"}`, header: map[string]string{"Idempotency-Key": "k"}},
+			"Retry-After", "2", 1500., nil},
 	} {
 		res := b.do(t, c.q)
 		if got := res.header.Get(c.header); got != c.want {
@@ -491,5 +509,43 @@ func TestAnswerEdges(t *testing.T) {
 	}
 	if got := body.Source.CheckedAt.Format(time.RFC3339Nano); got != "2026-11-30T10:15:30.482Z" {
 		t.Errorf("checked_at = %s, want milliseconds in UTC", got)
+	}
+}
+
+func TestIdempotencyKey(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	answer := b.desk.answers["ana@example.com"]
+	answer.Replayed = true
+	b.desk.answers["again@example.com"] = answer
+	for _, c := range []struct{ header, email, key, replayed string }{
+		{"", "ana@example.com", "", ""},
+		{"k1", "ana@example.com", "k1", ""},
+		{`"k1"`, "again@example.com", "k1", "true"},
+	} {
+		q := request{body: `{"email":"` + c.email + `"}`, header: map[string]string{}}
+		if c.header != "" {
+			q.header["Idempotency-Key"] = c.header
+		}
+		res := b.do(t, q)
+		if res.status != 200 || res.header.Get("Idempotency-Replayed") != c.replayed {
+			t.Errorf("%s with the key %s: %d, Idempotency-Replayed %q, want 200, %q", c.email, c.header, res.status,
+				res.header.Get("Idempotency-Replayed"), c.replayed)
+		}
+		if got := b.desk.asked[len(b.desk.asked)-1].Key; got != c.key {
+			t.Errorf("the key %s came as %q, want %q", c.header, got, c.key)
+		}
+	}
+}
+
+func TestEraseAddress(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	res := b.do(t, request{method: "DELETE", target: "/addresses", body: `{"email":"Ana@Example.com"}`})
+	if want := "{\"idempotent_answers\":3,\"reviews\":1,\"verdicts\":2}\n"; res.status != 200 || string(res.body) != want {
+		t.Errorf("%d %s, want 200 %s", res.status, res.body, want)
+	}
+	if want := []string{"Ana@Example.com"}; !slices.Equal(b.desk.erased, want) {
+		t.Errorf("erased %q, want %q", b.desk.erased, want)
 	}
 }

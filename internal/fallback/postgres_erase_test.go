@@ -1,12 +1,14 @@
 package fallback_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"validator-gw/internal/fallback"
 	"validator-gw/internal/fallback/conformance"
@@ -102,4 +104,62 @@ func TestPostgresTellsOfErasures(t *testing.T) {
 	told(first, second)
 	told(second) // the first is long known
 	told(second) // who was committed late must not be passed over
+}
+
+// A review that is being settled when the erasure comes leaves nothing either: its verdict is written under the lock that
+// the erasure waits for.
+func TestPostgresErasesWhatIsBeingSettled(t *testing.T) {
+	t.Parallel()
+	url := migrated.Database(t)
+	s := openPostgres(t, url, conformance.Sealer(0))
+	a, err := normalize.Restore("ana@domain.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fp := normalize.NewFingerprinter([]byte("key")).Of(a)
+	const id, upTo = "01989f6e-0000-7000-8000-000000000001", "01989f6e-0000-7000-8000-000000000002"
+	_, err = s.Record(t.Context(), fallback.Entry{ID: id, Address: a, Fingerprint: fp, Reason: verdict.UpstreamTimeout, Cause: verdict.CauseUpstream})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	step := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	step(`BEGIN`)
+	step(`SELECT FROM reviews WHERE id = $1 FOR UPDATE`, id)
+
+	erased := make(chan error, 1)
+	go func() {
+		got, err := s.Erase(context.WithoutCancel(t.Context()), fallback.Erasure{Fingerprints: []normalize.Fingerprint{fp}, UpTo: upTo})
+		if want := (fallback.Erased{Reviews: 1, Verdicts: 1}); err == nil && got != want {
+			err = fmt.Errorf("erased %+v, want %+v", got, want)
+		}
+		erased <- err
+	}()
+	for waits := false; !waits; {
+		const waiting = `
+SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database()))`
+		if err := conn.QueryRow(t.Context(), waiting).Scan(&waits); err != nil {
+			t.Fatal(err)
+		}
+	}
+	step(`DELETE FROM review_queue WHERE review_id = $1`, id)
+	step(`UPDATE reviews SET state = 'settled', verdict = '{}', address = NULL, ended_at = now() WHERE id = $1`, id)
+	step(`INSERT INTO verdicts (id, fingerprint, status, reason, body, checked_at, hard_until)
+VALUES ($1, $2, 'valid', 'mailbox_accepted', '{}', now(), now() + interval '1 hour')`, id, fp[:])
+	step(`COMMIT`)
+	if err := <-erased; err != nil {
+		t.Error(err)
+	}
+	if found, err := s.Lookup(t.Context(), fp); err != nil || found != (fallback.Found{}) {
+		t.Errorf("Lookup = %+v, %v, want nothing", found, err)
+	}
 }

@@ -21,6 +21,7 @@ import (
 	"validator-gw/internal/admission"
 	"validator-gw/internal/api"
 	"validator-gw/internal/cache"
+	"validator-gw/internal/idempotency"
 	"validator-gw/internal/ratelimit"
 	"validator-gw/internal/redisconn"
 	"validator-gw/internal/revalidate"
@@ -88,6 +89,7 @@ type Gateway struct {
 	redis       *redisconn.Conn  // or nil
 	fleet       *ratelimit.Fleet // or nil: without Redis the rate is this process's
 	cache       *cache.Cache
+	answers     *idempotency.Keeper
 	client      *verimail.Client
 	service     *validate.Service
 	loop        *revalidate.Loop
@@ -143,7 +145,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 		if g.redis, err = redisconn.Open(redisconn.Config{URL: cfg.RedisURL, Mode: cfg.RedisMode, LookUp: cfg.RedisLookUp}); err != nil {
 			return nil, err
 		}
-		shared = cache.NewRedis(g.redis, keys.id, "")
+		shared = cache.NewRedis(g.redis, keys.id, "", keys.formerIDs...)
 	}
 	g.cache, err = cache.New(verdictStore{g.store}, cache.Config{Size: deps.Settings.Current().Cache.L1Size, Redis: shared, Tuning: t.cache,
 		Rand: deps.Rand, Log: deps.Log, Registerer: g.registry})
@@ -168,12 +170,18 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	if g.client, err = verimail.New(upstream); err != nil {
 		return nil, err
 	}
+	g.answers, err = idempotency.New(g.store, idempotency.Config{Key: keys.answers, Rand: deps.Rand, Log: deps.Log, Registerer: g.registry})
+	if err != nil {
+		return nil, err
+	}
 	// Flights outlive requests and, for a moment, the stop: their context ends only when Run says so.
 	flights, stop := context.WithCancel(context.WithoutCancel(ctx))
 	g.stopFlights = stop
 	g.service, err = validate.New(flights, keys.prints, g.cache, g.store, g.client, admission.NewGate(t.admission), validate.Config{
 		Flow: t.flow, Background: t.background, Address: t.address, LateTimeout: func() time.Duration { return deps.Settings.Current().LateTimeout },
 		Open:     func(sealed []byte) (string, error) { return keys.sealer.Open(sealed, suggestionContext) },
+		Keys:     g.answers,
+		Seal:     func(text string) []byte { return keys.sealer.Seal(text, suggestionContext) },
 		Recorded: func(due time.Time) { g.loop.Due(due) },
 		NewID:    newID, Rand: deps.Rand, Log: deps.Log, Registerer: g.registry})
 	if err != nil {

@@ -14,8 +14,11 @@ const suggestionContext = "suggestion"
 type keys struct {
 	prints *normalize.Fingerprinter
 	sealer *secret.Sealer
-	// id names the fingerprint key in Redis without telling anything of it.
-	id string
+	// answers is for the hashes of Idempotency-Keys. Under a new secret the stored answers are unknown.
+	answers []byte
+	// id names the fingerprint key in Redis without telling anything of it; formerIDs those of the previous secret.
+	id        string
+	formerIDs []string
 }
 
 func deriveKeys(master, previous []byte) (keys, error) {
@@ -27,26 +30,38 @@ func deriveKeys(master, previous []byte) (keys, error) {
 	if err != nil {
 		return keys{}, err
 	}
+	answers, err := secret.Derive(master, "idempotency")
+	if err != nil {
+		return keys{}, err
+	}
 	row, err := secret.Derive(master, "row")
 	if err != nil {
 		return keys{}, err
 	}
-	rows, former := [][]byte{row}, [][]byte(nil)
+	rows, former, formerIDs := [][]byte{row}, [][]byte(nil), []string(nil)
 	if previous != nil {
-		print, err := secret.Derive(previous, "fingerprint")
+		formerPrint, err := secret.Derive(previous, "fingerprint")
 		if err != nil {
 			return keys{}, fmt.Errorf("previous secret: %w", err)
 		}
-		former = append(former, print)
+		former = append(former, formerPrint)
 		old, err := secret.Derive(previous, "row")
 		if err != nil {
 			return keys{}, fmt.Errorf("previous secret: %w", err)
 		}
 		rows = append(rows, old)
+		oldID, err := secret.Derive(previous, "key-id")
+		if err != nil {
+			return keys{}, fmt.Errorf("previous secret: %w", err)
+		}
+		formerIDs = append(formerIDs, keyID(oldID))
 	}
 	sealer, err := secret.NewSealer(rows...)
 	if err != nil {
 		return keys{}, err
 	}
-	return keys{prints: normalize.NewFingerprinter(fingerprint, former...), sealer: sealer, id: fmt.Sprintf("%x", id[:3])}, nil
+	return keys{prints: normalize.NewFingerprinter(fingerprint, former...), sealer: sealer, answers: answers,
+		id: keyID(id), formerIDs: formerIDs}, nil
 }
+
+func keyID(derived []byte) string { return fmt.Sprintf("%x", derived[:3]) }

@@ -39,6 +39,14 @@ func (l *late) Wait(ctx context.Context, q validate.Inquiry, d time.Duration) (v
 	return validate.Answer{}, validate.ErrUnavailable
 }
 
+// Erase implements what package api asks for.
+func (l *late) Erase(ctx context.Context, raw string) (validate.Removed, error) {
+	if s := l.service.Load(); s != nil {
+		return s.Erase(ctx, raw)
+	}
+	return validate.Removed{}, validate.ErrUnavailable
+}
+
 // HasFlow implements what package api asks for.
 func (l *late) HasFlow(name string) bool {
 	_, ok := l.flow(name)

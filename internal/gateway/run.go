@@ -32,7 +32,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	loop := run(func() { _ = g.loop.Run(loopCtx) })
 	sideCtx, stopSide := context.WithCancel(detached)
 	side := run(func() { _ = g.settings.Run(sideCtx) }, func() { g.health.run(sideCtx) }, func() { g.followSettings(sideCtx) },
-		func() { g.watchRedis(sideCtx) }, func() { g.shareRate(sideCtx) })
+		func() { g.watchRedis(sideCtx) }, func() { g.shareRate(sideCtx) }, func() { g.followErasures(sideCtx) })
 
 	var fault error
 	select {
@@ -156,6 +156,9 @@ func (g *Gateway) shareRate(ctx context.Context) {
 func (g *Gateway) closeStores() {
 	if g.stopFlights != nil {
 		g.stopFlights()
+	}
+	if g.answers != nil {
+		g.answers.Close()
 	}
 	if g.client != nil {
 		g.client.Close()

@@ -27,6 +27,11 @@ type store interface {
 	Verdict(ctx context.Context, id string) (fallback.Stored, error)
 	Watch(ctx context.Context, id string, w fallback.Watcher) error
 	Watchers(ctx context.Context, id string) ([]fallback.Watcher, error)
+	Erase(ctx context.Context, e fallback.Erasure) (fallback.Erased, error)
+	ReserveKey(ctx context.Context, r fallback.Reservation) (fallback.Held, error)
+	ReadKey(ctx context.Context, key fallback.Hash) (fallback.Held, error)
+	KeepAnswer(ctx context.Context, key fallback.Hash, token int64, answer []byte, keep time.Duration) error
+	FreeKey(ctx context.Context, key fallback.Hash, token int64) error
 	Claim(ctx context.Context, r fallback.ClaimRequest) (fallback.ClaimResult, error)
 	Heartbeat(ctx context.Context, id string, token int64, lease time.Duration) error
 	GiveBack(ctx context.Context, claims []fallback.Claim) error
@@ -42,6 +47,9 @@ type store interface {
 	Close()
 }
 
+// SQLiteFile is the name of SQLite's file in Config.DataDir.
+const SQLiteFile = "validator-gw.db"
+
 // connectFor is how long a database that can't be reached is tried at the start.
 const connectFor = time.Minute
 
@@ -51,7 +59,7 @@ const openTimeout = 15 * time.Second
 func (g *Gateway) openStore(ctx context.Context, sealer *secret.Sealer, rand func() float64) (store, error) {
 	maxOpen := int64(g.settings.Current().Queue.MaxOpen)
 	if g.cfg.DatabaseURL == "" {
-		return opened(fallback.OpenSQLite(ctx, fallback.SQLiteConfig{Path: filepath.Join(g.cfg.DataDir, "validator-gw.db"), Sealer: sealer,
+		return opened(fallback.OpenSQLite(ctx, fallback.SQLiteConfig{Path: filepath.Join(g.cfg.DataDir, SQLiteFile), Sealer: sealer,
 			MaxOpen: maxOpen, Rand: rand, Registerer: g.registry}))
 	}
 	// The minute bounds the trying and not a migration that is under way.
@@ -93,7 +101,7 @@ func opened[S store](s S, err error) (store, error) {
 // Migrate brings the schema of the configured store up to this program's.
 func Migrate(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if cfg.DatabaseURL == "" {
-		return fallback.MigrateSQLite(ctx, filepath.Join(cfg.DataDir, "validator-gw.db"))
+		return fallback.MigrateSQLite(ctx, filepath.Join(cfg.DataDir, SQLiteFile))
 	}
 	log.InfoContext(ctx, "migrating", "store", "postgres")
 	return fallback.MigratePostgres(ctx, cfg.DatabaseURL)

@@ -17,6 +17,10 @@ var (
 	ErrNotDurable = errors.New("no answer and nothing durable could be written")
 	// ErrUnavailable: the store can't be reached to read what was asked for; trying again may help.
 	ErrUnavailable = errors.New("store can't be reached")
+	// ErrKeyReused: another request was sent under this Idempotency-Key.
+	ErrKeyReused = errors.New("idempotency key was used for another request")
+	// ErrKeyInFlight: the first request under this Idempotency-Key is in work, and its answer did not come in time.
+	ErrKeyInFlight = errors.New("request with this idempotency key is in work")
 	// ErrSaturated: the gateway has as many requests in work as it takes.
 	ErrSaturated = errors.New("gateway is full")
 )
@@ -43,10 +47,14 @@ type Request struct {
 	Flow string
 	// Client is the name of the caller's key.
 	Client string
+	// RequestID names the request in the log; it may be empty.
+	RequestID string
 	// Callback is the name of a configured callback, or empty.
 	Callback string
 	// Budget caps the flow's budget; 0 means the flow's own. Clamped to 300-950 ms.
 	Budget time.Duration
+	// Key is the Idempotency-Key, as idempotency.ParseKey read it; empty: none.
+	Key string
 }
 
 // Inquiry asks how a check stands.
@@ -97,6 +105,8 @@ type Answer struct {
 	Fingerprint string        // prefix only
 	Backoff     time.Duration // slept between attempts
 	Flow        string
+	// Replayed: it is the stored answer to an earlier request under the same Idempotency-Key, as it was.
+	Replayed bool
 	// Erased says that the check had an address that is erased now.
 	Erased bool
 }

@@ -58,6 +58,7 @@ type cacher interface {
 	Mark(fp normalize.Fingerprint, m verdict.Marker)
 	MarkerMin() time.Duration
 	Pending(id string) (verdict.Verdict, bool)
+	Erase(ctx context.Context, fps []normalize.Fingerprint, upTo string) (pending int, err error)
 }
 
 type store interface {
@@ -68,6 +69,7 @@ type store interface {
 	Verdict(ctx context.Context, id string) (fallback.Stored, error)
 	Watch(ctx context.Context, id string, w fallback.Watcher) error
 	Watchers(ctx context.Context, id string) ([]fallback.Watcher, error)
+	Erase(ctx context.Context, e fallback.Erasure) (fallback.Erased, error)
 }
 
 type verifier interface {
@@ -112,7 +114,10 @@ type Config struct {
 	Address func() AddressPlan
 	// Open decrypts a sealed suggestion; an error means that it is left out.
 	Open func(sealed []byte) (string, error)
-	// NewID returns a UUIDv7.
+	// Keys keeps answers under Idempotency-Keys; nil keeps none, and Seal is not used. Seal reverses Open.
+	Keys keeper
+	Seal func(text string) []byte
+	// NewID returns a UUIDv7, greater than all that it returned before.
 	NewID func() string
 	// Rand returns numbers in [0, 1).
 	Rand func() float64
@@ -141,6 +146,9 @@ func New(base context.Context, prints *normalize.Fingerprinter, c cacher, s stor
 	if cfg.Flow == nil || cfg.Background == nil || cfg.Address == nil || cfg.LateTimeout == nil || cfg.Open == nil || cfg.NewID == nil || cfg.Rand == nil {
 		return nil, errors.New("validate: every function of Config is required")
 	}
+	if cfg.Keys != nil && cfg.Seal == nil {
+		return nil, errors.New("validate: Seal is required beside Keys")
+	}
 	if cfg.Recorded == nil {
 		cfg.Recorded = func(time.Time) {}
 	}
@@ -165,9 +173,10 @@ func (s *Service) HasFlow(name string) bool {
 func (s *Service) Close(ctx context.Context) error { return s.flights.Close(ctx) }
 
 // Validate answers one request inside its budget. The end of ctx does not end it: a caller that hangs up still
-// leaves a row. Errors are ErrUnknownFlow, ErrSaturated and *NotDurable.
+// leaves a row. Errors are ErrUnknownFlow, ErrSaturated and *NotDurable, and with a Key also ErrKeyReused, ErrKeyInFlight
+// and, while it waits for another's answer, that of ctx.
 func (s *Service) Validate(ctx context.Context, req Request) (Answer, error) {
-	start := time.Now()
+	start, asking := time.Now(), ctx
 	ctx = context.WithoutCancel(ctx)
 	if req.Flow == "" {
 		req.Flow = DefaultFlow
@@ -176,12 +185,30 @@ func (s *Service) Validate(ctx context.Context, req Request) (Answer, error) {
 	if !ok {
 		return Answer{}, ErrUnknownFlow
 	}
-	a, err := s.answer(ctx, start, req, flow)
-	if err == nil {
-		a.Flow = req.Flow
+	var a Answer
+	var err error
+	if req.Key != "" {
+		a, err = s.once(asking, ctx, start, req, flow)
+	} else {
+		a, err = s.answer(ctx, start, req, flow)
+	}
+	if err != nil {
+		return Answer{}, err
+	}
+	a.Flow = req.Flow
+	if !a.Replayed { // else it is counted where it was found
 		s.metrics.answered(a, time.Since(start))
 	}
-	return a, err
+	return a, nil
+}
+
+// of is the budget of one request.
+func (f Flow) of(req Request) time.Duration {
+	budget := f.Budget
+	if req.Budget > 0 {
+		budget = min(budget, max(req.Budget, MinBudget))
+	}
+	return budget
 }
 
 func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow Flow) (Answer, error) {
@@ -205,15 +232,14 @@ func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow
 	}
 	defer leave()
 
-	budget := flow.Budget
-	if req.Budget > 0 {
-		budget = min(budget, max(req.Budget, MinBudget))
-	}
+	budget := flow.of(req)
 	window := start.Add(budget - reserve)
-	f, joined, err := s.flights.Start(fp, max(s.cfg.LateTimeout(), budget),
+	// Late or not, each call has its whole time: one that began at the end of the window, too.
+	f, joined, err := s.flights.Start(fp, budget+s.cfg.LateTimeout(),
 		func() *check { return s.newCheck(fp, addr, s.cfg.NewID(), localOf(who.hints)) },
 		func(ctx context.Context, c *check) error {
-			return s.interactive(ctx, c, verdict.Plan{Class: verdict.Interactive, Until: window, MaxRetries: flow.MaxRetries})
+			return s.interactive(ctx, c, verdict.Plan{Class: verdict.Interactive, Until: window, MaxRetries: flow.MaxRetries,
+				RequestID: req.RequestID, Fingerprint: fp.Prefix()})
 		})
 	if err != nil {
 		return Answer{}, ErrSaturated // stopping
@@ -487,6 +513,11 @@ func (s *Service) record(ctx context.Context, c *check, out verdict.Outcome, w f
 	}
 	defer close(r.done)
 	r.review, r.err = s.store.Record(ctx, entry)
+	if errors.Is(r.err, fallback.ErrErased) {
+		// Whoever still waits counts as having come after the erasure: it is a new check from here on.
+		entry.ID, entry.Fingerprint = s.anew(c, id)
+		r.review, r.err = s.store.Record(ctx, entry)
+	}
 	if r.err != nil {
 		s.metrics.recordErrors.Inc()
 		s.cfg.Log.ErrorContext(ctx, "review was not recorded", "id", id, "fingerprint", c.fp, "error", r.err)
@@ -519,6 +550,16 @@ func (s *Service) record(ctx context.Context, c *check, out verdict.Outcome, w f
 	return r.review, nil, nil
 }
 
+// anew gives a check another id than the erased one, and forgets the review that was erased with it.
+func (s *Service) anew(c *check, erased string) (id string, row normalize.Fingerprint) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.id == erased { // else another who waits was here first
+		c.id, c.row, c.open, c.steps = s.cfg.NewID(), c.fp, false, nil
+	}
+	return c.id, c.row
+}
+
 // amend writes into an open review what came too late for those who waited and is no verdict: the mailbox's side
 // could not say, or the answer can't be used. It is paid for, and chooses the ladder; without it the review would be
 // asked again within a minute, as one on which the upstream was silent. If it can't be written, that happens.
@@ -539,6 +580,9 @@ func (s *Service) amend(ctx context.Context, c *check) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	review, err := s.store.Record(ctx, entry)
+	if errors.Is(err, fallback.ErrErased) {
+		return // and nobody waits
+	}
 	if err != nil {
 		s.cfg.Log.ErrorContext(ctx, "late answer was not written; the loop will ask again", "fingerprint", c.fp, "error", err)
 		return
@@ -593,7 +637,8 @@ func (s *Service) Recheck(ctx context.Context, claim fallback.Claim) verdict.Out
 			if s.look(ctx, c, false) {
 				return nil
 			}
-			return s.ask(ctx, c, verdict.Plan{Class: verdict.Background, Until: time.Now().Add(plan.Budget), MaxRetries: plan.MaxRetries})
+			return s.ask(ctx, c, verdict.Plan{Class: verdict.Background, Until: time.Now().Add(plan.Budget), MaxRetries: plan.MaxRetries,
+				Fingerprint: claim.Fingerprint.Prefix()})
 		})
 	if err != nil {
 		return cutOff()

@@ -16,6 +16,7 @@ import (
 	"validator-gw/internal/admission"
 	"validator-gw/internal/cache"
 	"validator-gw/internal/fallback"
+	"validator-gw/internal/idempotency"
 	"validator-gw/internal/normalize"
 	"validator-gw/internal/ratelimit"
 	"validator-gw/internal/revalidate"
@@ -34,6 +35,7 @@ type setup struct {
 	sim     *simulator.Simulator
 	store   *fallback.SQLite
 	records *away // the same, as the service has it
+	shelf   *shelf
 	cache   *cache.Cache
 	client  verifier
 	service *validate.Service
@@ -98,6 +100,11 @@ func bubble(t *testing.T, story func(t *testing.T, s *setup), wrap ...func(verif
 			"signup":    {Budget: 800 * time.Millisecond, MaxRetries: 2, Policy: validate.Policy{OnUnverified: validate.AcceptPending}},
 			"high_risk": {Budget: 950 * time.Millisecond, MaxRetries: 2, Policy: validate.Policy{OnUnverified: validate.Hold}},
 		}
+		s.shelf = &shelf{SQLite: s.store}
+		keys, err := idempotency.New(s.shelf, idempotency.Config{Key: make([]byte, 32), Rand: half})
+		if err != nil {
+			t.Fatal(err)
+		}
 		base, endFlights := context.WithCancel(t.Context())
 		s.service, err = validate.New(base, s.prints, s.cache, s.records, s.client,
 			admission.NewGate(func() admission.Limits { return admission.Limits{Concurrency: 512} }), validate.Config{
@@ -108,6 +115,8 @@ func bubble(t *testing.T, story func(t *testing.T, s *setup), wrap ...func(verif
 				Address:     func() validate.AddressPlan { return s.address },
 				LateTimeout: func() time.Duration { return 10 * time.Second },
 				Open:        func(b []byte) (string, error) { return sealer.Open(b, "suggestion") },
+				Seal:        func(text string) []byte { return sealer.Seal(text, "suggestion") },
+				Keys:        keys,
 				NewID:       func() string { return uuid.Must(uuid.NewV7()).String() },
 				Rand:        half,
 				Recorded: func(due time.Time) {
@@ -124,6 +133,7 @@ func bubble(t *testing.T, story func(t *testing.T, s *setup), wrap ...func(verif
 		story(t, s)
 		endFlights()
 		_ = s.service.Close(t.Context())
+		keys.Close()
 		for _, stop := range s.stop {
 			stop()
 		}

@@ -383,7 +383,7 @@ type Email struct {
 	SuggestionReason *string `json:"suggestion_reason"`
 
 	// Unicode `normalized` with its domain in its own script, to show to people. Null when that is the same, and when a
-	// label mixes scripts as look-alikes do.
+	// label mixes scripts as look-alikes do, or holds a sign that may be taken for a slash or a dot.
 	Unicode *string `json:"unicode"`
 
 	// DedupeKey Equal for the spellings that one provider delivers to one mailbox, such as dots and tags at Gmail; for
@@ -396,6 +396,18 @@ type Email struct {
 type EraseRequest struct {
 	// Email The address as typed.
 	Email string `json:"email"`
+}
+
+// Erased How much of the address was kept.
+type Erased struct {
+	// IdempotentAnswers Answers under an `Idempotency-Key`.
+	IdempotentAnswers int64 `json:"idempotent_answers"`
+
+	// Reviews Reviews, open and ended.
+	Reviews int64 `json:"reviews"`
+
+	// Verdicts Verdicts, those included that were about to be stored.
+	Verdicts int64 `json:"verdicts"`
 }
 
 // Flags Facts beside the status; null when not known.
@@ -786,10 +798,17 @@ type CreateBackfillParams struct {
 	// Callback Name of a configured callback, told once the backfill is done.
 	Callback *string `form:"callback,omitempty" json:"callback,omitempty"`
 
-	// IdempotencyKey *Not built yet: answers 501.*
+	// IdempotencyKey 1 to 255 visible ASCII characters, in quotation marks (`"…"`, with `\"` and `\\`) or bare; both are the same key.
+	// Keys are your own: other clients' are others.
 	//
-	// A repeated request with the same key gets the stored answer of the first, as it was; the present is at
-	// `/status/{id}`. Kept for 24 hours. Another request under the same key is refused (422).
+	// The same request again (the same fields; JSON or form does not matter) gets the stored answer of the first, as it
+	// was, with `Idempotency-Replayed: true`; `message` is in the language that is asked for, and the present is at
+	// `/status/{id}`. While the first is being answered the second waits for it, and gets 409 when that takes too long.
+	// Another request under the same key is refused (422).
+	//
+	// Answers (200, 202) are kept for 24 hours before they are sent; errors are not, and leave the key free. When the
+	// store is away a request with this header is answered with 503, since nothing can be promised. After a crash of
+	// the gateway in the midst of a request its key is free after 15 seconds.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 
 	// XRequestID Names this request in the gateway's logs and comes back in the response. Taken when it matches
@@ -869,10 +888,17 @@ type ValidateAddressParams struct {
 	// longer than the flow's budget.
 	XRequestTimeoutMs *RequestTimeout `json:"X-Request-Timeout-Ms,omitempty"`
 
-	// IdempotencyKey *Not built yet: answers 501.*
+	// IdempotencyKey 1 to 255 visible ASCII characters, in quotation marks (`"…"`, with `\"` and `\\`) or bare; both are the same key.
+	// Keys are your own: other clients' are others.
 	//
-	// A repeated request with the same key gets the stored answer of the first, as it was; the present is at
-	// `/status/{id}`. Kept for 24 hours. Another request under the same key is refused (422).
+	// The same request again (the same fields; JSON or form does not matter) gets the stored answer of the first, as it
+	// was, with `Idempotency-Replayed: true`; `message` is in the language that is asked for, and the present is at
+	// `/status/{id}`. While the first is being answered the second waits for it, and gets 409 when that takes too long.
+	// Another request under the same key is refused (422).
+	//
+	// Answers (200, 202) are kept for 24 hours before they are sent; errors are not, and leave the key free. When the
+	// store is away a request with this header is answered with 503, since nothing can be promised. After a crash of
+	// the gateway in the midst of a request its key is free after 15 seconds.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 
 	// AcceptLanguage The language of `message`; English (`en`) and Spanish (`es`), English unless asked for.
