@@ -303,9 +303,9 @@ func outage(t *testing.T, hangs bool, down, up func(*testenv.Server)) *crowd {
 	eventually(t, "all share and know of one another", func() bool {
 		for _, r := range all {
 			r.mu.Lock()
-			known := r.known
+			settled := r.known == 3 && r.heard && r.mode == shared
 			r.mu.Unlock()
-			if known < 3 || !r.in(shared) {
+			if !settled {
 				return false
 			}
 		}
@@ -350,6 +350,8 @@ func outage(t *testing.T, hangs bool, down, up func(*testenv.Server)) *crowd {
 }
 
 func firstOwn(c *crowd, after time.Duration) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	first := time.Duration(math.MaxInt64)
 	for _, g := range c.grants {
 		if g.own && g.sent > after {
@@ -429,6 +431,78 @@ func TestOneIsCutOff(t *testing.T) {
 	back := all.now()
 	eventually(t, "two seconds of it", func() bool { return all.now() > back+2*time.Second })
 	all.end(t, lim.Rate, lim.Burst)
+}
+
+// A replica that was on a share of its own comes back to an empty bucket, full as it may have become meanwhile; one that
+// was not, and one whose entry Redis did not answer, change nothing.
+func TestComingBackEmptiesTheBucket(t *testing.T) {
+	t.Parallel()
+	url, prefix := testenv.Redis(t)
+	bare := bareClient(t, url)
+	conn := connect(t, url, patient)
+	lim := Limits{Rate: 0.01, Burst: 10}
+	f := NewFleet(conn, fixed(lim), FleetConfig{Name: "test", Prefix: prefix})
+	f.quiet = time.Now().Add(time.Hour)
+	join := func() {
+		t.Helper()
+		eventually(t, "it is a member", func() bool { f.Join(t.Context()); return f.member() })
+	}
+	granted := func() (n int) {
+		t.Helper()
+		for {
+			if _, _, ok := f.TakeInteractive(t.Context(), 0); !ok {
+				return n
+			}
+			n++
+		}
+	}
+	join()
+	pass(t, bare, f, time.Hour)
+	if n := granted(); n != 10 {
+		t.Fatalf("%d grants from a full bucket of 10", n)
+	}
+	pass(t, bare, f, time.Hour)
+	f.mu.Lock()
+	f.lose(t.Context(), time.Now(), lim)
+	f.mu.Unlock()
+	join()
+	if n := granted(); n != 0 {
+		t.Errorf("%d grants at once after it came back, want an empty bucket", n)
+	}
+	pass(t, bare, f, time.Hour)
+	if n := granted(); n != 10 {
+		t.Errorf("%d grants later, want 10", n)
+	}
+	// Another one that begins leaves the bucket as it is.
+	pass(t, bare, f, time.Hour)
+	other := NewFleet(conn, fixed(lim), FleetConfig{Name: "test", Prefix: prefix})
+	eventually(t, "the other is a member", func() bool { other.Join(t.Context()); return other.member() })
+	if n := granted(); n != 10 {
+		t.Errorf("%d grants after another began, want 10", n)
+	}
+}
+
+// While nobody knows whether Redis made it a member, a replica keeps still as long as if it had.
+func TestEntryWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	server := testenv.RedisServer(t)
+	lim := Limits{Rate: 1000, Burst: 10}
+	f := NewFleet(connect(t, server.URL(), 0), fixed(lim), FleetConfig{Name: "test"})
+	f.began = f.began.Add(-time.Hour)
+	f.quiet = time.Now().Add(-time.Minute)
+	if _, _, ok := f.TakeInteractive(t.Context(), 0); !ok {
+		t.Fatal("no grant from its own share")
+	}
+	server.Pause()
+	before := time.Now()
+	f.enter(t.Context(), lim)
+	if f.mode != onItsOwn || f.quiet.Before(before.Add(alone)) {
+		t.Errorf("mode %d, quiet until %v, want on its own and %v at the least", f.mode, f.quiet.Sub(before), alone)
+	}
+	if _, _, ok := f.TakeInteractive(t.Context(), MaxWait); ok {
+		t.Error("a grant while Redis may count it as a member")
+	}
+	server.Resume()
 }
 
 // What one is told to wait for, all wait for; also what was said while Redis was away.
