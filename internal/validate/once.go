@@ -13,7 +13,7 @@ import (
 	"validator-gw/internal/verdict"
 )
 
-// Shares of the budget of a request with an Idempotency-Key (docs/decisions/0007-idempotency-key.md).
+// Shares of the budget of a request with an Idempotency-Key (docs/decisions/0009-idempotency-key.md).
 const (
 	// keepReserve is kept back from the check, for the answer to be kept in.
 	keepReserve = 50 * time.Millisecond
@@ -135,6 +135,6 @@ func (s *Service) replayed(stored []byte, addr normalize.Address, refusal error,
 	if plan.DedupeKey {
 		a.DedupeKey = s.prints.DedupeKey(addr)
 	}
-	a.Suggestion = s.suggestion(addr, verdict.Suggestion{Sealed: k.Suggestion})
+	a.Suggestion = s.spelled(addr, verdict.Suggestion{Sealed: k.Suggestion})
 	return a, nil
 }
