@@ -200,8 +200,10 @@ const (
 // redisHang freezes Redis for a third of the run. The upstream takes the same time for every answer, so that what
 // differs is the gateway's.
 func redisHang(k Knobs) Profile {
-	p := Profile{Redis: true, Habits: Habits{Again: 0.2}, Upstream: simulator.Config{P50: 30 * time.Millisecond, Mix: mix}}
-	p.room(k)
+	p := Profile{Redis: true, Habits: Habits{Again: 0.2}, Upstream: simulator.Config{P50: 30 * time.Millisecond, Mix: mix},
+		Rate: 4 * k.Rate, Burst: max(int(k.Rate), 20), Notes: []string{
+			"the upstream takes four times the load: without Redis each gateway keeps to a part of its share, and what is measured here is time"}}
+	p.Upstream.Rate, p.Upstream.Burst = 1.25*p.Rate, 2*p.Burst
 	p.Stages = []Stage{
 		{Name: stageBefore, For: k.part(1.0 / 3), From: k.Rate, To: k.Rate},
 		{Name: stageHung, For: k.part(1.0 / 3), From: k.Rate, To: k.Rate, Act: Pause},
