@@ -453,7 +453,12 @@ func (r *profileReader) conditions(n *yaml.Node, path string) conditions {
 			c.op = m[1]
 			c.limit, _ = strconv.ParseFloat(m[2], 64)
 		default:
-			for _, e := range r.list(value) {
+			list := r.list(value)
+			if len(list) > maxWords {
+				r.fault(value, field, "has %d words, and %d is the most", len(list), maxWords)
+				continue
+			}
+			for _, e := range list {
 				text, ok := r.text(e, field)
 				if !ok {
 					continue
@@ -571,6 +576,10 @@ func (r *profileReader) items(n *yaml.Node, path string, known ...string) []*sec
 	n = follow(n)
 	if n.Kind != yaml.SequenceNode {
 		r.fault(n, path, "must be a list of mappings")
+		return nil
+	}
+	if len(n.Content) > maxRows {
+		r.fault(n, path, "has %d items, and %d is the most", len(n.Content), maxRows)
 		return nil
 	}
 	all := make([]*section, len(n.Content))
@@ -778,8 +787,13 @@ func (r *profileReader) score(s *section) {
 	}
 }
 
-// maxCombinations bounds how many pairs of words of one row are looked at for a row above that has them already.
-const maxCombinations = 512
+// Bounds of a file. They are far above what a provider needs, and keep one that repeats itself by aliases from taking long.
+const (
+	maxRows  = 400
+	maxWords = 100
+	// maxCombinations bounds how many pairs of words of one row are looked at for a row above that has them already.
+	maxCombinations = 128
+)
 
 // shadowed finds words of a row that a row above takes: the row would never be reached for them.
 func (r *profileReader) shadowed(item *section, x row) {

@@ -120,6 +120,8 @@ func TestProfileFaults(t *testing.T) {
 		{"pending", "flags: {catch_all: accept_all}", "pending: costly", `pending: "costly" is not one of free, billed`},
 		{"contradiction", "flags: {catch_all: accept_all}", "contradictions: [{when: {result: ok}, never: [ivalid]}]", `contradictions[0].never: "ivalid" is not one of`},
 		{"addition of nothing", "flags: {catch_all: accept_all}", "also: [{when: {result: ok}}]", "also[0]: adds nothing; give it a reason or flags"},
+		{"too many rows", "flags: {catch_all: accept_all}", "also: [" + strings.Repeat("{}, ", maxRows+1) + "]", "also: has 401 items, and 400 is the most"},
+		{"too many words", "[bad, gone]}, give: invalid", "[" + strings.Repeat("w, ", maxWords+1) + "]}, give: invalid", "has 101 words, and 100 is the most"},
 		{"an alias of itself", "flags: {catch_all: accept_all}", "also: &a [*a]", "also[0]"},
 	}
 	for _, tt := range tests {
