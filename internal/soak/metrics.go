@@ -22,8 +22,9 @@ type Sample struct {
 	Breakers []string
 	// Overdue, Scheduled and Leased are reviews, from the database: the most that any gateway says, -1 when none does.
 	Overdue, Scheduled, Leased int
-	// Opened is how often any breaker opened, up to then.
+	// Opened is how often any breaker opened, GaveUp how often a check ended without a verdict, by why; up to then.
 	Opened int
+	GaveUp map[string]int
 }
 
 // Open is the number of reviews that are not ended, -1 when it is not known.
@@ -70,7 +71,8 @@ func (s *sampler) taken() []Sample {
 func (s *sampler) look(ctx context.Context) Sample {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	one := Sample{At: time.Since(s.began), Overdue: -1, Scheduled: -1, Leased: -1, Breakers: make([]string, len(s.urls))}
+	one := Sample{At: time.Since(s.began), Overdue: -1, Scheduled: -1, Leased: -1, Breakers: make([]string, len(s.urls)),
+		GaveUp: map[string]int{}}
 	for i, address := range s.urls {
 		values, err := scrape(ctx, s.http, address)
 		if err != nil {
@@ -82,6 +84,9 @@ func (s *sampler) look(ctx context.Context) Sample {
 			}
 			if strings.HasPrefix(name, "validator_gw_breaker_transitions_total{") && labelOf(name, "to") == "open" {
 				one.Opened += int(v)
+			}
+			if v > 0 && strings.HasPrefix(name, "validator_gw_provider_giveups_total{") {
+				one.GaveUp[labelOf(name, "reason")] += int(v)
 			}
 		}
 		jobs := func(state string) int { return int(values[`validator_gw_review_jobs{state="`+state+`"}`]) }

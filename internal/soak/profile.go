@@ -222,8 +222,8 @@ const (
 
 // blip plays outages that are shorter than the budget.
 func blip(k Knobs) Profile {
-	p := Profile{Upstream: quick()}
-	p.room(k)
+	p := Profile{Upstream: quick(), Rate: 3 * k.Rate, Burst: max(int(k.Rate), 20)} // retries take tokens, too
+	p.Upstream.Rate, p.Upstream.Burst = 1.25*p.Rate, 2*p.Burst
 	rest := Stage{Name: "rest", For: blipEvery - blipFor, From: k.Rate, To: k.Rate}
 	outages := []simulator.Fault{simulator.Reset, simulator.Error500, simulator.Error503}
 	p.Stages = append(p.Stages, rest)

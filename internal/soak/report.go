@@ -218,6 +218,10 @@ func (l *Ledger) printTotals(w io.Writer) {
 	fmt.Fprintf(w, "\naccepted ids: %d, ended %d (%s), the last %v after the load of at most %v\n", len(accepted), ended, most(statuses),
 		(l.Rested - l.Loaded).Round(100*time.Millisecond), l.Allowed.Round(time.Second))
 	l.printBacklog(w)
+	if n := len(l.Samples); n > 0 {
+		fmt.Fprintf(w, "checks that ended without a verdict, by why no further attempt was made: %s; the breaker opened %d times\n",
+			cmp.Or(most(l.Samples[n-1].GaveUp), "none"), l.Samples[n-1].Opened)
+	}
 	fmt.Fprintf(w, "addresses: %d, most billed calls for one: %d\n", len(l.addresses()), mostBilled)
 	fmt.Fprintf(w, "worst window: %d calls within %v, allowed %.1f (rate × (t + %v) + burst), the nearest of all windows\n", worst.Calls,
 		worst.To.Sub(worst.From).Round(time.Millisecond), worst.Bound, rateSlack)
