@@ -157,8 +157,9 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 		return nil, err
 	}
 	upstream := verimail.Config{Contract: contract, URL: cmp.Or(cfg.UpstreamURL, contract.URL()), Key: cfg.UpstreamKey, Transport: deps.Transport,
-		Seal:   func(text string) []byte { return keys.sealer.Seal(text, suggestionContext) },
-		Tuning: t.client, Rand: deps.Rand, Log: deps.Log, Registerer: g.registry}
+		Seal:       func(text string) []byte { return keys.sealer.Seal(text, suggestionContext) },
+		ReviewsDue: func() bool { return g.loop.HasDue() },
+		Tuning:     t.client, Rand: deps.Rand, Log: deps.Log, Registerer: g.registry}
 	if g.redis != nil {
 		g.fleet = ratelimit.NewFleet(g.redis, t.limits, ratelimit.FleetConfig{Name: rateName(upstream.URL), Log: deps.Log, Registerer: g.registry})
 		upstream.Limiter = g.fleet

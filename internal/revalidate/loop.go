@@ -11,6 +11,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -98,6 +99,7 @@ type Loop struct {
 	work    sync.WaitGroup
 
 	wake chan struct{}
+	due  atomic.Bool // see HasDue
 
 	mu    sync.Mutex
 	busy  int
@@ -134,8 +136,14 @@ func (l *Loop) Run(ctx context.Context) error {
 	}
 	l.work.Wait()
 	<-upkeep
+	l.due.Store(false) // nobody looks any more
 	return nil
 }
+
+// HasDue says whether there are reviews that want the upstream, as far as is known without asking the store: the last look
+// found some, or some were recorded or put off since. While the breaker is half-open they are the probes. It is false when
+// the loop can't look, so that a store that is down does not keep everyone from finding out that the upstream is well.
+func (l *Loop) HasDue() bool { return l.due.Load() }
 
 // Step looks at the upstream once, claims what can be tried and starts the checks. It returns how long to wait
 // before the next step, before jitter.
@@ -175,6 +183,7 @@ func (l *Loop) Step(ctx context.Context) time.Duration {
 		if n, err := l.queue.Hasten(ctx, free, 0); l.noted("hasten", err) && n > 0 {
 			claims, _, _ = l.claim(ctx, min(free, t.Batch, fallback.MaxBatch), t.Lease)
 		}
+		l.due.Store(len(claims) > 0)
 	}
 	for _, c := range claims {
 		l.start(ctx, c, t)
@@ -190,6 +199,7 @@ func (l *Loop) Step(ctx context.Context) time.Duration {
 
 // Due tells the loop of a row that this process recorded. It matters only when the loop would sleep past it.
 func (l *Loop) Due(at time.Time) {
+	l.due.Store(true)
 	l.mu.Lock()
 	late := at.Before(l.until)
 	l.mu.Unlock()
@@ -230,7 +240,11 @@ func (l *Loop) claim(ctx context.Context, n int, lease time.Duration) (claims []
 	}
 	r, err := l.queue.Claim(ctx, fallback.ClaimRequest{Max: n, Lease: lease, Cursor: l.cursor})
 	if !l.noted("claim", err) {
+		l.due.Store(false)
 		return nil, 0, false
+	}
+	if len(r.Claims) > 0 {
+		l.due.Store(true)
 	}
 	l.cursor = r.Cursor
 	return r.Claims, r.Idle, true
@@ -375,6 +389,9 @@ func (l *Loop) postpone(ctx context.Context, c fallback.Claim, out verdict.Outco
 		return l.queue.Postpone(ctx, c, fallback.Postponement{CheckIn: in, Reason: out.Verdict.Reason, Cause: out.Cause, Trail: out.Trail})
 	})
 	l.metrics.checked(resultPostponed)
+	if out.Cause == verdict.CauseUpstream {
+		l.due.Store(true)
+	}
 	if ok && out.Cause == verdict.CauseMailbox {
 		// Until the next check a post for this address gets this review, and costs nothing.
 		next := time.Now().Add(in)

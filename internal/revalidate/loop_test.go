@@ -429,3 +429,79 @@ func (c *counter) Claim(ctx context.Context, r fallback.ClaimRequest) (fallback.
 	c.claims.Add(1)
 	return c.SQLite.Claim(ctx, r)
 }
+
+// Whether there are reviews for the probes is known without a question to the store, and a loop that can't look says no.
+func TestHasDue(t *testing.T) {
+	step := func(t *testing.T, l *Loop) {
+		l.Step(t.Context())
+		l.work.Wait()
+	}
+	loop := func(t *testing.T, s *setup, q queue) *Loop {
+		l, err := New(q, s.desk, s.shelf, Config{Upstream: s.upstream, Tuning: func() Tuning { return s.tuning }, Rand: func() float64 { return 0.5 }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	is := func(t *testing.T, l *Loop, want bool, when string) {
+		t.Helper()
+		if l.HasDue() != want {
+			t.Errorf("HasDue() = %v %s, want %v", !want, when, want)
+		}
+	}
+	t.Run("from look to look", func(t *testing.T) {
+		bubble(t, func(t *testing.T, s *setup) {
+			l := loop(t, s, s.store)
+			is(t, l, false, "at the start")
+			s.set(Upstream{Probing: true})
+			step(t, l)
+			is(t, l, false, "with an empty store")
+			s.record(1, time.Hour, verdict.CauseUpstream)
+			l.Due(time.Now().Add(time.Hour))
+			is(t, l, true, "once one is recorded that waits for the upstream")
+			step(t, l) // takes it ahead of its time, and settles it
+			is(t, l, true, "after a look that found one")
+			step(t, l)
+			is(t, l, false, "after a look that found none")
+			s.record(2, 0, verdict.CauseUpstream) // by another replica
+			s.desk.set(without(verdict.CauseUpstream, verdict.UpstreamTimeout))
+			step(t, l)
+			is(t, l, true, "once one was put off")
+			step(t, l)
+			is(t, l, true, "after a look that took it again")
+			s.desk.set(valid)
+			step(t, l)
+			step(t, l)
+			is(t, l, false, "once it is settled")
+			s.record(3, time.Hour, verdict.CauseMailbox)
+			step(t, l)
+			is(t, l, false, "with one that waits for its mailbox")
+		})
+	})
+	t.Run("store away", func(t *testing.T) {
+		bubble(t, func(t *testing.T, s *setup) {
+			q := &faulty{SQLite: s.store, down: true}
+			l := loop(t, s, q)
+			s.set(Upstream{Probing: true})
+			s.record(1, 0, verdict.CauseUpstream)
+			l.Due(time.Now())
+			step(t, l)
+			is(t, l, false, "while it can't look")
+			q.down = false
+			step(t, l)
+			is(t, l, true, "when it can again")
+		})
+	})
+	t.Run("stopped", func(t *testing.T) {
+		bubble(t, func(t *testing.T, s *setup) {
+			l := loop(t, s, s.store)
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			l.Due(time.Now())
+			if err := l.Run(ctx); err != nil {
+				t.Error(err)
+			}
+			is(t, l, false, "once it has ended")
+		})
+	})
+}
