@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -85,11 +86,12 @@ func (p *program) report(err error) int {
 	if headline == "" {
 		headline = fmt.Sprintf("%d errors:", len(faults))
 	}
-	text := "validator-gw: " + headline + "\n"
+	var text strings.Builder
+	text.WriteString("validator-gw: " + headline + "\n")
 	for _, f := range faults {
-		text += "  - " + f + "\n"
+		text.WriteString("  - " + f + "\n")
 	}
-	fmt.Fprint(p.stderr, text)
+	fmt.Fprint(p.stderr, text.String())
 	return code
 }
 

@@ -181,6 +181,12 @@ func (c *Cache) Fill(fp normalize.Fingerprint, v verdict.Verdict) {
 	c.put(fp, verdict.Cached{Verdict: &v})
 }
 
+// Keep is Fill for a verdict that the durable store has under a former key: it is written under this one, too.
+func (c *Cache) Keep(fp normalize.Fingerprint, v verdict.Verdict) {
+	c.local.Set(fp, verdict.Cached{Verdict: &v})
+	c.behind.verdict(fp, v)
+}
+
 // Mark keeps a marker in the process and in Redis. A zero Until is set to between MarkerMin and MarkerMax from now.
 func (c *Cache) Mark(fp normalize.Fingerprint, m verdict.Marker) {
 	if m.Until.IsZero() {

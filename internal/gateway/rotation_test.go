@@ -19,7 +19,7 @@ func TestSecretRotation(t *testing.T) {
 		if err := b.sim.SetMode(simulator.Mode{Fault: simulator.Hang}); err != nil {
 			t.Fatal(err)
 		}
-		open := b.post("open@example.com")
+		open := b.pending("open@example.com")
 		if paid.code != http.StatusOK || open.code != http.StatusAccepted {
 			t.Fatalf("before the rotation: %d and %d, want 200 and 202", paid.code, open.code)
 		}
@@ -38,7 +38,7 @@ func TestSecretRotation(t *testing.T) {
 		if n := b.sim.Stats().ByAddress["paid@example.com"]; n != 1 {
 			t.Errorf("billed %d times, want once", n)
 		}
-		if a := b.post("open@example.com"); a.code != http.StatusAccepted || a.ID != open.ID {
+		if a := b.pending("open@example.com"); a.code != http.StatusAccepted || a.ID != open.ID {
 			t.Errorf("open since before the rotation: %d with id %s, want 202 with %s", a.code, a.ID, open.ID)
 		}
 		if err := b.sim.SetMode(simulator.Mode{Fault: simulator.Healthy}); err != nil {
@@ -47,6 +47,17 @@ func TestSecretRotation(t *testing.T) {
 		b.eventually("the review from before the rotation is settled", func() bool { return b.status(open.ID).Status == "valid" })
 		if a := b.post("open@example.com"); a.code != http.StatusOK || a.Status != "valid" {
 			t.Errorf("after the review: %d %s, want 200 valid", a.code, a.Status)
+		}
+
+		// Once more: what was asked for under the second secret is found under the third.
+		b.halt()
+		if fresh, err = secret.Decode(secret.Generate()); err != nil {
+			t.Fatal(err)
+		}
+		b.cfg.Secret, b.cfg.SecretPrevious = fresh, b.cfg.Secret
+		b.start()
+		if a := b.post("paid@example.com"); a.ID != paid.ID || a.Source.Kind != "cache" {
+			t.Errorf("after two rotations: id %s from %s, want %s from cache", a.ID, a.Source.Kind, paid.ID)
 		}
 	})
 }

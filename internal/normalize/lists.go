@@ -156,6 +156,9 @@ func (l *Lists) ruledBy(domain string) string {
 
 func (l *Lists) ruling(domain string) ruling { return l.own[l.ruledBy(domain)] }
 
+// Allows says whether the operator vouches for the domain of a.
+func (l *Lists) Allows(a Address) bool { return l.ruling(a.domain) == allow }
+
 // Shipped returns the lists that are part of this program, in a fixed order.
 func (l *Lists) Shipped() []ListRef { return slices.Clone(shipped) }
 

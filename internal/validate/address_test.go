@@ -95,6 +95,26 @@ func TestShippedListWarns(t *testing.T) {
 	})
 }
 
+// TestPoisonedSuggestion: the upstream's suggestion is not shown when it leads to a denied domain, or away from an
+// allowed one.
+func TestPoisonedSuggestion(t *testing.T) {
+	bubble(t, func(t *testing.T, s *setup) {
+		a, _ := s.post("did-you-mean@example.com")
+		if a.Suggestion != "did-you-mean@gmail.com" || a.SuggestionReason != "" {
+			t.Fatalf("the simulator suggests %q (%s), want did-you-mean@gmail.com without a reason of ours", a.Suggestion, a.SuggestionReason)
+		}
+		for what, own := range map[string]normalize.Own{
+			"leads to a denied domain":   {Deny: []string{"gmail.com"}, DenyMajor: []string{"gmail.com"}},
+			"leads away from an allowed": {Allow: []string{"example.com"}},
+		} {
+			s.address = plan(t, own)
+			if a, _ := s.post("did-you-mean@example.com"); a.Suggestion != "" {
+				t.Errorf("%s: suggests %q, want nothing", what, a.Suggestion)
+			}
+		}
+	})
+}
+
 // TestDedupeKey: off by default; equal for what one provider delivers to one mailbox, which stay two addresses.
 func TestDedupeKey(t *testing.T) {
 	bubble(t, func(t *testing.T, s *setup) {

@@ -101,8 +101,8 @@ func (s *Service) known(who asker, k verdict.Cached, source verdict.Source) Answ
 	return a
 }
 
-// suggestion puts together what the upstream suggested from its parts.
-func (s *Service) suggestion(addr normalize.Address, g verdict.Suggestion) string {
+// spelled puts a kept suggestion together from its parts.
+func (s *Service) spelled(addr normalize.Address, g verdict.Suggestion) string {
 	switch {
 	case g.Domain != "":
 		return addr.Local() + "@" + g.Domain
@@ -112,6 +112,23 @@ func (s *Service) suggestion(addr normalize.Address, g verdict.Suggestion) strin
 		}
 	}
 	return ""
+}
+
+// suggestion is what the upstream suggested. Nobody is led to a domain that the lists warn of, or away from one that the
+// operator vouches for.
+func (s *Service) suggestion(addr normalize.Address, g verdict.Suggestion) string {
+	text, plan := s.spelled(addr, g), s.cfg.Address()
+	if text == "" {
+		return ""
+	}
+	meant, err := plan.Rules.Parse(text)
+	if err != nil || meant.Domain() != addr.Domain() && plan.Domains.Allows(addr) {
+		return ""
+	}
+	if h := plan.Domains.Look(meant); h.Denied || h.Flags.Disposable == verdict.True || h.Flags.MixedScript == verdict.True {
+		return ""
+	}
+	return text
 }
 
 // Bounds of what a caller is told to wait before it asks for the status again.

@@ -55,6 +55,7 @@ type cacher interface {
 	Shared(ctx context.Context, fp normalize.Fingerprint) (verdict.Cached, bool)
 	Put(fp normalize.Fingerprint, v verdict.Verdict) verdict.Verdict
 	Fill(fp normalize.Fingerprint, v verdict.Verdict)
+	Keep(fp normalize.Fingerprint, v verdict.Verdict)
 	Mark(fp normalize.Fingerprint, m verdict.Marker)
 	MarkerMin() time.Duration
 	Pending(id string) (verdict.Verdict, bool)
@@ -397,7 +398,11 @@ func (s *Service) look(ctx context.Context, c *check, markers bool) bool {
 		return false
 	}
 	if found.Verdict != nil {
-		s.cache.Fill(c.fp, *found.Verdict)
+		if row == c.fp {
+			s.cache.Fill(c.fp, *found.Verdict)
+		} else {
+			s.cache.Keep(c.fp, *found.Verdict) // so that it is found after the next rotation
+		}
 		if take(verdict.Cached{Verdict: found.Verdict}) {
 			return true
 		}
