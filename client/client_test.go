@@ -41,6 +41,10 @@ func (d desk) Wait(ctx context.Context, q validate.Inquiry, _ time.Duration) (va
 	return d.Status(ctx, q)
 }
 
+func (desk) Erase(context.Context, string) (validate.Removed, error) {
+	return validate.Removed{Verdicts: 1}, nil
+}
+
 func (desk) HasFlow(name string) bool { return name == "signup" }
 
 func (desk) Readiness() api.Readiness { return api.Readiness{State: api.Ready} }
@@ -148,5 +152,13 @@ func TestForeignResponse(t *testing.T) {
 	_, err = res.Answer()
 	if e, ok := errors.AsType[*client.StatusError](err); !ok || e.Status != http.StatusBadGateway {
 		t.Errorf("error %v, want a StatusError with 502", err)
+	}
+}
+
+func TestErase(t *testing.T) {
+	t.Parallel()
+	res, err := connect(t, "right").EraseAddressWithResponse(t.Context(), nil, client.EraseRequest{Email: "ana@example.com"})
+	if err != nil || res.JSON200 == nil || *res.JSON200 != (client.Erased{Verdicts: 1}) {
+		t.Errorf("EraseAddress = %v, %v, want one verdict", res, err)
 	}
 }
