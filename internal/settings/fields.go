@@ -121,7 +121,7 @@ func fieldsOf(flows map[string]Flow) []field {
 		at("retry.attempt_timeout", durations(MinAttempt, 10*s), func(x *S) *D { return &x.Retry.AttemptTimeout },
 			"How long one attempt is waited for; it goes on as a late one, and its answer is kept."),
 		at("retry.budget_ratio", shares(1), func(x *S) *float64 { return &x.Retry.BudgetRatio },
-			"Share of the calls that may be retries, beside one a second that is always allowed."),
+			"Share of the calls that may be retries, beside one a second that is always allowed; ten seconds' worth is saved up, 20 at the least."),
 		at("retry.on_timeout", switches(), func(x *S) *bool { return &x.Retry.OnTimeout },
 			"Ask again after a time-out; only for an upstream that does not bill what it was asked."),
 		at("late_timeout", durations(1*s, 60*s), func(x *S) *D { return &x.LateTimeout },
@@ -142,7 +142,7 @@ func fieldsOf(flows map[string]Flow) []field {
 		at("breaker.slow_grace", durations(0, 60*s), func(x *S) *D { return &x.Breaker.SlowGrace },
 			"A timed-out attempt that is answered this long after its start is no failure."),
 		at("breaker.min_span", durations(0, 60*s), func(x *S) *D { return &x.Breaker.MinSpan },
-			"Failures in a row open it only when they span at least this."),
+			"Neither rule opens it before the trouble has lasted for this: a row of failures spans it, or their share was never below half of the ratio."),
 
 		at("upstream.rate", rates(), func(x *S) *Rate { return &x.Upstream.Rate },
 			"Calls to the upstream by all replicas together, shared through Redis; without `REDIS_URL`, by each process."),
