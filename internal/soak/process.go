@@ -43,7 +43,7 @@ type process struct {
 // and waits until it says where it listens. The environment has to say 127.0.0.1:0 for both addresses. On Linux the
 // process ends with this one, however this one ends.
 func StartProcess(ctx context.Context, program, folder, name string, env []string) (Gateway, error) {
-	log, err := os.OpenFile(filepath.Join(folder, name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	log, err := os.OpenFile(filepath.Join(folder, name+".log"), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
