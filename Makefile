@@ -115,7 +115,7 @@ fuzz: ## Fuzz each target for a while [PKG=./internal/normalize FUZZ=Parse FUZZT
 	@found=; for pkg in $$($(GO) list $(PKG)); do \
 	  for target in $$($(GO) test -list '$(FUZZ)' $$pkg | grep '^Fuzz' || true); do \
 	    found=1; echo "fuzz $$pkg $$target for $(FUZZTIME)"; \
-	    $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg; \
+	    $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s $$pkg; \
 	  done; \
 	done; [ -n "$$found" ] || { echo "no fuzz target matches"; exit 1; }
 

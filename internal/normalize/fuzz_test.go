@@ -149,6 +149,7 @@ func checkPair(t rapid.TB, x, y string) {
 var prints = NewFingerprinter(countingKey(0))
 
 func FuzzParse(f *testing.F) {
+	addCorpus(f, "FuzzParse")
 	for _, tc := range slices.Concat(parseCases, idnCases) {
 		f.Add(tc.in)
 	}
@@ -156,6 +157,7 @@ func FuzzParse(f *testing.F) {
 }
 
 func FuzzRules(f *testing.F) {
+	addCorpus(f, "FuzzRules")
 	for i, tc := range slices.Concat(parseCases, idnCases) {
 		f.Add(tc.in, i%2 == 0, i%3 == 0, "corp")
 	}
@@ -174,6 +176,7 @@ func FuzzRules(f *testing.F) {
 // FuzzNearly puts texts together from pieces, an octet of the input for each: they are nearly addresses, which
 // random octets hardly ever are.
 func FuzzNearly(f *testing.F) {
+	addCorpus(f, "FuzzNearly")
 	f.Add([]byte{0, 53}, false)
 	f.Add([]byte{57, 0, 53, 33}, true)
 	f.Fuzz(func(t *testing.T, choice []byte, isLoose bool) {
@@ -190,6 +193,7 @@ func FuzzNearly(f *testing.F) {
 }
 
 func FuzzFingerprint(f *testing.F) {
+	addCorpus(f, "FuzzFingerprint")
 	all := slices.Concat(parseCases, idnCases)
 	for i, tc := range all {
 		f.Add(tc.in, all[(i+1)%len(all)].in)
