@@ -279,6 +279,9 @@ func TestContradictions(t *testing.T) {
 		{"jitter", []string{"RETRY_JITTER=49ms", "BACKGROUND_RETRY_JITTER=0"}, nil,
 			[]string{"retry.jitter 49ms", "background.retry.jitter 0"}},
 		{"jitter enough", []string{"RETRY_JITTER=50ms"}, nil, nil},
+		{"workers for the backlog", []string{"UPSTREAM_RATE=260"}, nil,
+			[]string{"queue.workers 8 (default) do some 26 checks a second in one process, and upstream.rate 260/s"}},
+		{"workers enough", []string{"UPSTREAM_RATE=260", "QUEUE_WORKERS=78"}, nil, nil},
 		{"lease", []string{"QUEUE_LEASE=5s"}, nil, []string{"queue.lease 5s"}},
 		{"loop attempt", []string{"BACKGROUND_BUDGET=5s"}, nil, []string{"background.retry.attempt_timeout 10s"}},
 	}

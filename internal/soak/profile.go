@@ -130,7 +130,7 @@ func phases(k Knobs) Profile {
 	p := Profile{Upstream: quick(),
 		Env: []string{"VALIDATOR_GW_BREAKER_COOLDOWN=15s"},
 		Notes: []string{"the breaker's cool-down is at its lower bound, 15s, so that a recovery from each trouble fits into the run; " +
-			"all other settings but the upstream's rate and burst are the defaults"}}
+			"all other settings but the upstream's rate and burst and the loop's workers, which fit that rate, are the defaults"}}
 	p.room(k)
 	const troubled, rest = 8.0 / 180, 16.0 / 180 // a breaker that opened late in a trouble closes before the next
 	add := func(name string, share float64, m simulator.Mode, trouble bool) {

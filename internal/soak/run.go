@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -72,6 +73,7 @@ func Run(ctx context.Context, p Profile, bench Bench) (l *Ledger, err error) {
 		"VALIDATOR_GW_MIGRATE=true", "VALIDATOR_GW_UPSTREAM_URL=http://" + address, "VALIDATOR_GW_UPSTREAM_KEY=" + upstreamKey,
 		"VALIDATOR_GW_API_KEY=" + apiKey, "VALIDATOR_GW_SECRET=" + newSecret(),
 		fmt.Sprintf("VALIDATOR_GW_UPSTREAM_RATE=%v/s", p.Rate), fmt.Sprintf("VALIDATOR_GW_UPSTREAM_BURST=%d", p.Burst),
+		fmt.Sprintf("VALIDATOR_GW_QUEUE_WORKERS=%d", workers(p.Rate)),
 	}, p.Env...)
 	var redis Server
 	if p.Knobs.Store == "postgres" {
@@ -313,3 +315,7 @@ func leaks(folder string, secrets []string) (found []string, err error) {
 	}
 	return found, nil
 }
+
+// workers is how many checks of the loop use a rate, at some 300 ms each, as the settings advise; no fewer than the
+// default, no more than is legal.
+func workers(rate float64) int { return min(max(8, int(math.Ceil(rate*0.3))), 256) }
