@@ -100,6 +100,7 @@ type Loop struct {
 
 	wake chan struct{}
 	due  atomic.Bool // see HasDue
+	more atomic.Bool // the last claim took all that it might: there is probably more
 
 	mu    sync.Mutex
 	busy  int
@@ -204,10 +205,7 @@ func (l *Loop) Due(at time.Time) {
 	late := at.Before(l.until)
 	l.mu.Unlock()
 	if late {
-		select {
-		case l.wake <- struct{}{}:
-		default:
-		}
+		l.poke()
 	}
 }
 
@@ -239,6 +237,7 @@ func (l *Loop) claim(ctx context.Context, n int, lease time.Duration) (claims []
 		return nil, 0, true
 	}
 	r, err := l.queue.Claim(ctx, fallback.ClaimRequest{Max: n, Lease: lease, Cursor: l.cursor})
+	l.more.Store(err == nil && len(r.Claims) == n)
 	if !l.noted("claim", err) {
 		l.due.Store(false)
 		return nil, 0, false
@@ -283,16 +282,28 @@ func (l *Loop) start(ctx context.Context, c fallback.Claim, t Tuning) {
 			l.busy--
 			l.mu.Unlock()
 		}()
-		l.one(ctx, c, t.Lease)
+		if progress := l.one(ctx, c, t.Lease); progress && l.more.Load() && l.inWork() <= max(t.Workers, 1)*3/4+1 {
+			// A quarter of the workers is free, this one included, and work is waiting for them: not before the next poll
+			// would leave them idle most of the time when checks are quick. One by one they would each make a claim.
+			l.poke()
+		}
 	})
 }
 
-// one brings a claimed review one step further.
-func (l *Loop) one(ctx context.Context, c fallback.Claim, lease time.Duration) {
+func (l *Loop) poke() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// one brings a claimed review one step further. Progress means that something was found out: a check that ended at once
+// because nothing may be sent is no reason to try the next one at once.
+func (l *Loop) one(ctx context.Context, c fallback.Claim, lease time.Duration) (progress bool) {
 	if c.Claims > fallback.MaxClaims {
 		l.write(ctx, c, "kill", func(ctx context.Context) error { return l.queue.Kill(ctx, c, verdict.ReviewPoisoned) })
 		l.metrics.completions.WithLabelValues(completedDead).Inc()
-		return
+		return false
 	}
 	beat, stop := context.WithCancel(ctx)
 	beating := make(chan struct{})
@@ -304,6 +315,7 @@ func (l *Loop) one(ctx context.Context, c fallback.Claim, lease time.Duration) {
 	stop()
 	<-beating
 	l.next(ctx, c, out)
+	return out.Final() || out.Sent > 0
 }
 
 // heartbeat renews the lease until ctx ends or the lease is lost. A lost one does not end the check: it is paid

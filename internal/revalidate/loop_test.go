@@ -227,6 +227,48 @@ func TestSettlesWhatIsDueWithBoundedWorkers(t *testing.T) {
 	})
 }
 
+// Workers that come free take what is waiting, and not only when the loop looks again by itself.
+func TestFreeWorkersAreUsed(t *testing.T) {
+	bubble(t, func(t *testing.T, s *setup) {
+		s.desk.takes = 40 * time.Millisecond
+		for i := range 200 {
+			s.record(i, 0, verdict.CauseMailbox)
+		}
+		began := time.Now()
+		stop := s.start()
+		defer stop()
+		for s.desk.calls() < 200 && time.Since(began) < time.Minute {
+			time.Sleep(10 * time.Millisecond)
+		}
+		// Four at a time, 40 ms each: two seconds, and as much again for what is claimed late. At a poll of 250 ms it would
+		// be twelve.
+		if took := time.Since(began); took > 4*time.Second || s.desk.most > 4 {
+			t.Errorf("200 checks of 40 ms took %v, %d at a time; want 4 s at most, and 4", took, s.desk.most)
+		}
+	})
+}
+
+// A check that ends at once, since nothing may be sent, is no reason to burn through the queue.
+func TestNoProgressNoHurry(t *testing.T) {
+	bubble(t, func(t *testing.T, s *setup) {
+		s.desk.takes = time.Millisecond
+		s.desk.answer = func(fallback.Claim) verdict.Outcome {
+			return verdict.Outcome{Verdict: verdict.Verdict{Status: verdict.NeedsReview, Reason: verdict.LimiterSaturated}, Cause: verdict.CauseUpstream,
+				Trail: []verdict.Attempt{{At: time.Now(), Outcome: verdict.AttemptNotSent}}}
+		}
+		for i := range 400 {
+			s.record(i, 0, verdict.CauseMailbox)
+		}
+		stop := s.start()
+		defer stop()
+		time.Sleep(5 * time.Second)
+		// Four each 200 to 300 ms.
+		if n := s.desk.calls(); n < 40 || n > 120 {
+			t.Errorf("%d checks in 5 s, want those of some 20 polls, four each", n)
+		}
+	})
+}
+
 func TestClaimsNothingWhileTheUpstreamIsClosed(t *testing.T) {
 	bubble(t, func(t *testing.T, s *setup) {
 		id := s.record(1, 0, verdict.CauseMailbox)
