@@ -265,7 +265,9 @@ func openPool(ctx context.Context, url secret.Text, wait time.Duration, l limits
 	}
 	config.MaxConns = l.conns
 	config.MinConns = 0
-	config.MinIdleConns = min(2, l.conns)
+	// Opening one takes about as long as a request waits for its row, and rows are wanted all at once: in the moment in
+	// which an upstream turns slow. So half of the pool is open before anyone asks.
+	config.MinIdleConns = max(l.conns/2, 1)
 	config.MaxConnLifetime = 30 * time.Minute
 	config.MaxConnLifetimeJitter = 5 * time.Minute
 	config.PingTimeout = pingTimeout
