@@ -205,7 +205,7 @@ func (n *normalizer) text(text string) error {
 	if err != nil {
 		v.Outcome = "invalid"
 		if refusal, ok := errors.AsType[*normalize.Refusal](err); ok {
-			v.Reason, v.Suggestion = &refusal.Reason, orNil(refusal.Suggestion)
+			v.Reason, v.Suggestion = &refusal.Reason, orNil(n.domains.Refine(n.rules, refusal.Suggestion))
 		}
 	} else {
 		v.Outcome = "valid"

@@ -159,6 +159,23 @@ func (l *Lists) ruling(domain string) ruling { return l.own[l.ruledBy(domain)] }
 // Allows says whether the operator vouches for the domain of a.
 func (l *Lists) Allows(a Address) bool { return l.ruling(a.domain) == allow }
 
+// Refine takes the suggestion of a Refusal one step further: what was meant by "Ana <ana@gmial.com>" is at gmail.com. It
+// returns nothing when the operator denies what would be suggested.
+func (l *Lists) Refine(rules Rules, suggestion string) string {
+	a, err := rules.Parse(suggestion)
+	if err != nil {
+		return ""
+	}
+	h := l.Look(a)
+	switch {
+	case h.Denied:
+		return ""
+	case h.Suggestion != "":
+		return h.Suggestion
+	}
+	return suggestion
+}
+
 // Shipped returns the lists that are part of this program, in a fixed order.
 func (l *Lists) Shipped() []ListRef { return slices.Clone(shipped) }
 

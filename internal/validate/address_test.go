@@ -47,6 +47,9 @@ func TestSuggestionInEveryOutcome(t *testing.T) {
 				t.Errorf("%s: suggests %q (%s), want %q (typo_domain)", c.what, a.Suggestion, a.SuggestionReason, c.local+want)
 			}
 		}
+		if a, _ := s.post("Ana <ana@gmal.com>"); a.Suggestion != "ana@gmail.com" || a.SuggestionReason != verdict.DisplayName {
+			t.Errorf("refused and misspelt: suggests %q (%s), want ana@gmail.com (display_name)", a.Suggestion, a.SuggestionReason)
+		}
 		if a, _ := s.post("ana@gmail.con"); a.Status != verdict.Invalid || a.Suggestion != "ana@gmail.com" || a.SuggestionReason != verdict.TLDUnknown {
 			t.Errorf("refused: %s with %q (%s), want invalid with ana@gmail.com (tld_unknown)", a.Status, a.Suggestion, a.SuggestionReason)
 		}
@@ -62,6 +65,9 @@ func TestDenied(t *testing.T) {
 		if a.Status != verdict.Risky || a.Reason != verdict.LocalDenylist || a.Decision != validate.Reject || a.Source != verdict.FromLocal || a.ID != "" {
 			t.Errorf("denied: %s %s %s from %s with id %q, want risky local_denylist reject from local without one",
 				a.Status, a.Reason, a.Decision, a.Source, a.ID)
+		}
+		if a, _ := s.post("ana@spam-farm.com,"); a.Reason != verdict.TrailingPunct || a.Suggestion != "" {
+			t.Errorf("refused and denied: %s suggests %q, want trailing_punct and nothing", a.Reason, a.Suggestion)
 		}
 		if took != 0 || s.sim.Stats().Calls != 0 {
 			t.Errorf("denied: took %v and %d calls, want none of either", took, s.sim.Stats().Calls)

@@ -62,11 +62,11 @@ func denied(who asker) Answer {
 }
 
 // refused answers for text that can't be an address. Nothing was checked, so nothing has an id.
-func refused(err error, p Policy) Answer {
+func refused(err error, p Policy, plan AddressPlan) Answer {
 	a := Answer{Status: verdict.Invalid, Reason: verdict.Encoding, Source: verdict.FromLocal}
 	var r *normalize.Refusal
 	if errors.As(err, &r) {
-		a.Reason, a.Suggestion = r.Reason, r.Suggestion
+		a.Reason, a.Suggestion = r.Reason, plan.Domains.Refine(plan.Rules, r.Suggestion)
 	}
 	if a.Suggestion != "" {
 		a.SuggestionReason = a.Reason

@@ -216,7 +216,7 @@ func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow
 	plan := s.cfg.Address()
 	addr, err := plan.Rules.Parse(req.Raw)
 	if err != nil {
-		return refused(err, flow.Policy), nil
+		return refused(err, flow.Policy, plan), nil
 	}
 	fp := s.prints.Of(addr)
 	who := s.asking(addr, fp, flow.Policy, plan)
