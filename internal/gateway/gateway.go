@@ -41,7 +41,7 @@ type Config struct {
 	RedisURL secret.Text
 	// RedisMode is single, sentinel or cluster.
 	RedisMode string
-	// RedisLookUp bounds a look-up there; 40 ms when zero. More is for tests on busy machines.
+	// RedisLookUp bounds a look-up there; 30 ms when zero. More is for tests on busy machines.
 	RedisLookUp time.Duration
 	// DataDir holds SQLite's file.
 	DataDir string

@@ -19,10 +19,10 @@ import (
 )
 
 // lookUp is the default limit of a call that somebody waits for: a form's budget holds a few of them.
-const lookUp = 40 * time.Millisecond
+const lookUp = 30 * time.Millisecond
 
 // While the latest call failed, one that somebody waits for gets but this part of its time. A request makes more than one:
-// one that hangs may cost it 40 ms, and those after it next to nothing.
+// one that hangs may cost it 45 ms in all (30, then 7.5 for each further one), and those after it next to nothing.
 const doubtPart = 4
 
 // The limits below a call's own. go-redis ignores a context's deadline unless told otherwise, and retries unless told
@@ -41,7 +41,7 @@ type Config struct {
 	URL secret.Text
 	// Mode is single (default when empty), sentinel or cluster.
 	Mode string
-	// LookUp is the limit of a call that somebody waits for; 40 ms when zero. More is for tests on busy machines.
+	// LookUp is the limit of a call that somebody waits for; 30 ms when zero. More is for tests on busy machines.
 	LookUp time.Duration
 }
 
