@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -29,10 +30,30 @@ const (
 )
 
 func main() {
+	// net/http writes there what it finds on a connection after an answer, and an upstream's answers hold addresses.
+	log.SetOutput(io.Discard)
+	os.Exit(run(context.Background(), os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr, notified()))
+}
+
+// notified returns the signals that come to the process. The runtime drops one that its channel has no room for, so those
+// that ask for the end have a channel of their own, which no number of SIGHUPs fills.
+func notified() <-chan os.Signal {
 	// Two: a second one must be seen while the first is being acted on.
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	os.Exit(run(context.Background(), os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr, signals))
+	stops, hangups := make(chan os.Signal, 2), make(chan os.Signal, 1)
+	signal.Notify(stops, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(hangups, syscall.SIGHUP)
+	all := make(chan os.Signal)
+	go func() {
+		for {
+			select {
+			case s := <-stops:
+				all <- s
+			case s := <-hangups:
+				all <- s
+			}
+		}
+	}()
+	return all
 }
 
 // run is the whole program but for what belongs to the process: its arguments, environment, streams and signals come
@@ -99,13 +120,25 @@ func (p *program) report(err error) int {
 const stopTimeout = 18 * time.Second
 
 // untilStopped runs work until it ends by itself or a signal asks for its end: SIGINT and SIGTERM cancel its context,
-// a second one does not wait any longer. SIGHUP calls onHangup, or stops too when that is nil.
+// a second one does not wait any longer. SIGHUP calls onHangup, or stops too when that is nil. It is not waited for, so that
+// a settings file that can't be read to its end, as on a lost network disk, does not stand in the way of a stop.
 func (p *program) untilStopped(ctx context.Context, onHangup func(context.Context),
 	work func(context.Context) error) error {
 	workCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- work(workCtx) }()
+	hangups := make(chan struct{}, 1)
+	go func() {
+		for {
+			select {
+			case <-workCtx.Done():
+				return
+			case <-hangups:
+				onHangup(workCtx)
+			}
+		}
+	}()
 
 	var deadline <-chan time.Time
 	stopping := false
@@ -130,7 +163,10 @@ func (p *program) untilStopped(ctx context.Context, onHangup func(context.Contex
 		case s := <-p.signals:
 			switch {
 			case s == syscall.SIGHUP && onHangup != nil:
-				onHangup(workCtx)
+				select {
+				case hangups <- struct{}{}:
+				default: // one is to come, and reads what this one would
+				}
 			case !stopping:
 				const text = "signal received, stopping; a second one stops at once"
 				if p.log != nil {

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -379,23 +380,25 @@ func TestUntilStopped(t *testing.T) {
 	deaf := func(context.Context) error { time.Sleep(time.Minute); return nil }
 	tests := []struct {
 		name    string
-		signals []os.Signal // one a second
-		hangup  bool
+		signals []os.Signal   // one a second
+		hangup  time.Duration // what a reload takes; 0: none
 		work    func(context.Context) error
 		took    time.Duration
 		err     string
 		hangups int
 	}{
-		{"ends by itself", nil, false, func(context.Context) error { return nil }, 0, "", 0},
-		{"fails by itself", nil, false, func(context.Context) error { return broken }, 0, "broken", 0},
-		{"SIGTERM", []os.Signal{syscall.SIGTERM}, false, obedient, 2 * time.Second, "", 0},
-		{"SIGINT", []os.Signal{os.Interrupt}, false, obedient, 2 * time.Second, "", 0},
-		{"while starting", []os.Signal{os.Interrupt}, false,
+		{"ends by itself", nil, 0, func(context.Context) error { return nil }, 0, "", 0},
+		{"fails by itself", nil, 0, func(context.Context) error { return broken }, 0, "broken", 0},
+		{"SIGTERM", []os.Signal{syscall.SIGTERM}, 0, obedient, 2 * time.Second, "", 0},
+		{"SIGINT", []os.Signal{os.Interrupt}, 0, obedient, 2 * time.Second, "", 0},
+		{"while starting", []os.Signal{os.Interrupt}, 0,
 			func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }, time.Second, "", 0},
-		{"twice", []os.Signal{os.Interrupt, os.Interrupt}, false, deaf, 2 * time.Second, "stopped at once", 0},
-		{"deaf", []os.Signal{syscall.SIGTERM}, false, deaf, 19 * time.Second, "not stopped within 18s", 0},
-		{"SIGHUP reloads", []os.Signal{syscall.SIGHUP, syscall.SIGHUP, syscall.SIGTERM}, true, obedient, 4 * time.Second, "", 2},
-		{"SIGHUP stops what has nothing to reload", []os.Signal{syscall.SIGHUP}, false, obedient, 2 * time.Second, "", 0},
+		{"twice", []os.Signal{os.Interrupt, os.Interrupt}, 0, deaf, 2 * time.Second, "stopped at once", 0},
+		{"deaf", []os.Signal{syscall.SIGTERM}, 0, deaf, 19 * time.Second, "not stopped within 18s", 0},
+		{"SIGHUP reloads", []os.Signal{syscall.SIGHUP, syscall.SIGHUP, syscall.SIGTERM}, time.Millisecond, obedient, 4 * time.Second, "", 2},
+		{"a reload that hangs", []os.Signal{syscall.SIGHUP, syscall.SIGHUP, syscall.SIGHUP, syscall.SIGHUP, syscall.SIGTERM}, 30 * time.Second,
+			obedient, 6 * time.Second, "", 1},
+		{"SIGHUP stops what has nothing to reload", []os.Signal{syscall.SIGHUP}, 0, obedient, 2 * time.Second, "", 0},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
@@ -409,10 +412,10 @@ func TestUntilStopped(t *testing.T) {
 						signals <- s
 					}
 				}()
-				hangups := 0
+				var hangups atomic.Int64
 				var onHangup func(context.Context)
-				if tc.hangup {
-					onHangup = func(context.Context) { hangups++ }
+				if tc.hangup > 0 {
+					onHangup = func(context.Context) { hangups.Add(1); time.Sleep(tc.hangup) }
 				}
 				start := time.Now()
 				err := p.untilStopped(t.Context(), onHangup, tc.work)
@@ -422,8 +425,8 @@ func TestUntilStopped(t *testing.T) {
 				if tc.err == "" && err != nil || tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)) {
 					t.Errorf("error %v, want %q", err, tc.err)
 				}
-				if hangups != tc.hangups {
-					t.Errorf("%d reloads, want %d", hangups, tc.hangups)
+				if n := hangups.Load(); n != int64(tc.hangups) {
+					t.Errorf("%d reloads, want %d", n, tc.hangups)
 				}
 				time.Sleep(time.Minute) // the deaf end too, and with them the bubble
 			})
