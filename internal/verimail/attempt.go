@@ -90,6 +90,11 @@ func (c *Client) exchange(ctx context.Context, addr normalize.Address) (r reply)
 	defer res.Body.Close()
 	r.http = res.StatusCode
 	r.upstream = c.profile.ownID(requestID(res.Header, c.profile.idHeaders...), addr)
+	if res.StatusCode < 200 {
+		// A switch of protocols nobody asked for. Its body is the bare connection, which no deadline ends.
+		c.take(&r, res.Header, c.profile.decode(res.StatusCode, nil), addr)
+		return r
+	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxBody+1))
 	if err != nil && success(res.StatusCode) {
 		// The status line alone is no answer. Not asked again: it was read and billed.

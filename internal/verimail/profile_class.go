@@ -79,6 +79,8 @@ var actions = map[class]action{
 // defaultClass sorts a status that a profile does not name.
 func defaultClass(code int) class {
 	switch {
+	case code < 200:
+		return classBadBody // a switch of protocols, which is no answer
 	case code == 202:
 		return classInProgress
 	case code >= 200 && code < 300:

@@ -32,11 +32,16 @@ func NewTransport(conns int) *http.Transport {
 // body again. (Over HTTP/1 a POST is not sent again once a byte of it was written.)
 type sendOnce struct{ http.RoundTripper }
 
-// RoundTrip sends r once.
+// RoundTrip sends r once. Where a redirect would lead is taken off: http.Client reads it even if it does not go there, and
+// makes an error of one that it can't read, which would look like a broken connection and be asked again.
 func (s sendOnce) RoundTrip(r *http.Request) (*http.Response, error) {
 	once := *r // a shallow copy, as http.Request.WithContext makes one: r itself must not be changed
 	once.GetBody = nil
-	return s.RoundTripper.RoundTrip(&once)
+	res, err := s.RoundTripper.RoundTrip(&once)
+	if res != nil {
+		res.Header.Del("Location")
+	}
+	return res, err
 }
 
 // CloseIdleConnections closes those of the transport below.
