@@ -19,7 +19,7 @@ import (
 // it went must be over before a share of one's own begins, so it is bounded here.
 const MaxWait = 50 * time.Millisecond
 
-// maxHold bounds how long the fleet can be told to hold its calls.
+// maxHold bounds how long the fleet can be told to hold its calls, whatever Limits.MaxHold says.
 const maxHold = 24 * time.Hour
 
 // How replicas know of one another.
@@ -150,6 +150,7 @@ func (f *Fleet) take(ctx context.Context, c class, maxWait time.Duration) (wait 
 	if f.mode == shared && f.conn.Resting() {
 		f.lose(ctx, now, lim)
 	}
+	f.shorten(now, lim)
 	inRedis, held := f.mode == shared, f.held
 	source := fromLocal
 	if inRedis {
@@ -171,7 +172,7 @@ func (f *Fleet) take(ctx context.Context, c class, maxWait time.Duration) (wait 
 	f.mu.Unlock()
 
 	got, err := f.ask(ctx, luaTake, f.conn.LookUp(), classNames[c], text(lim.Rate), lim.burst(), text(lim.Reserve), text(lim.Floor),
-		micros(maxWait), micros(MaxWait), micros(silence), text(ownShare), max(lim.Instances, 1))
+		micros(maxWait), micros(MaxWait), micros(silence), text(ownShare), max(lim.Instances, 1), micros(lim.hold()))
 	took := time.Now()
 	f.metrics.latency.Observe(took.Sub(now).Seconds())
 	f.mu.Lock()
@@ -196,10 +197,10 @@ func (f *Fleet) take(ctx context.Context, c class, maxWait time.Duration) (wait 
 	return wait, time.Time{}, ok
 }
 
-// Hold tells the fleet that nobody calls for d from now, a day at most. It only ever moves the gate later. It returns
+// Hold tells the fleet that nobody calls for d from now, Limits.MaxHold at most. It only ever moves the gate later. It returns
 // within the connection's LookUp; a failure is counted, and what Redis was not told it is told once it answers again.
 func (f *Fleet) Hold(ctx context.Context, d time.Duration) {
-	d = min(d, maxHold)
+	d = min(d, f.limits().hold())
 	if d <= 0 {
 		return
 	}
@@ -220,6 +221,13 @@ func later(a, b time.Time) time.Time {
 		return b
 	}
 	return a
+}
+
+// shorten keeps the gate within what the limits allow. The caller holds mu.
+func (f *Fleet) shorten(now time.Time, lim Limits) {
+	if most := now.Add(lim.hold()); f.held.After(most) {
+		f.held = most
+	}
 }
 
 // takeOwn takes from this replica's own share. The caller holds mu.
@@ -313,6 +321,7 @@ func (f *Fleet) member() bool {
 func (f *Fleet) step(ctx context.Context) {
 	lim := f.limits()
 	f.mu.Lock()
+	f.shorten(time.Now(), lim)
 	joined := f.mode == shared
 	if joined && f.conn.Resting() {
 		f.lose(ctx, time.Now(), lim)
@@ -426,7 +435,7 @@ func (f *Fleet) tell(ctx context.Context, op string, sent time.Time, known int, 
 		f.mu.Unlock()
 	}
 	return f.ask(ctx, luaMember, beatLimit, op, f.id, notAfter, known, micros(silence), micros(memory), text(lim.Rate), lim.burst(),
-		text(lim.Floor), micros(MaxWait), micros(max(hold, 0)))
+		text(lim.Floor), micros(MaxWait), micros(max(hold, 0)), micros(lim.hold()))
 }
 
 func (f *Fleet) ask(ctx context.Context, s *redis.Script, limit time.Duration, args ...any) ([]int64, error) {
@@ -442,6 +451,13 @@ func (f *Fleet) call(ctx context.Context, s *redis.Script, limit time.Duration, 
 }
 
 func (l Limits) burst() int { return max(l.Burst, 1) }
+
+func (l Limits) hold() time.Duration {
+	if l.MaxHold <= 0 {
+		return maxHold
+	}
+	return min(l.MaxHold, maxHold)
+}
 
 func micros(d time.Duration) int64 { return d.Microseconds() }
 

@@ -33,7 +33,8 @@ func TestMeterIsGCRA(t *testing.T) {
 		for range rapid.IntRange(1, 200).Draw(rt, "calls") {
 			now += rapid.Int64Range(0, 3*burst*emission).Draw(rt, "gap")
 			n := rapid.Int64Range(1, 3).Draw(rt, "n")
-			reserve := rapid.Int64Range(0, burst).Draw(rt, "reserve")
+			// However big it is, a full bucket has n besides.
+			reserve := min(rapid.Int64Range(0, burst).Draw(rt, "reserve"), max(burst-n, 0))
 			maxWait := rapid.Int64Range(0, 3*emission).Draw(rt, "wait")
 			next := max(tat, now) + n*emission
 			ahead := next - now - emission*(burst-reserve)
@@ -135,7 +136,7 @@ func TestScriptIsTheModel(t *testing.T) {
 					maxWait = 0
 				}
 				got, err := run(ctx, bare, luaTake, f.keys, classNames[c], text(lim.Rate), lim.burst(), text(lim.Reserve), text(lim.Floor),
-					micros(maxWait), micros(MaxWait), micros(silence), text(ownShare), max(lim.Instances, 1))
+					micros(maxWait), micros(MaxWait), micros(silence), text(ownShare), max(lim.Instances, 1), micros(maxHold))
 				must(err)
 				ok, wait := m.take(got[3], lim, c, maxWait, live, peak)
 				if (got[0] == 1) != ok || c == interactive && got[1] != wait {

@@ -1,6 +1,9 @@
 package ratelimit
 
-import "math"
+import (
+	"math"
+	"time"
+)
 
 // Limits are the settings of a bucket. They may change between two calls.
 type Limits struct {
@@ -8,12 +11,16 @@ type Limits struct {
 	Rate float64
 	// Burst is the number of grants that a full bucket gives at once, at least 1.
 	Burst int
-	// Reserve is the share of the burst (0–1) that background work leaves to interactive work.
+	// Reserve is the share of the burst (0–1) that background work leaves to interactive work. A full bucket has one grant
+	// for it all the same.
 	Reserve float64
 	// Floor is the share of rate and burst (0–0.5) that belongs to background work alone.
 	Floor float64
 	// Instances is the least number of replicas that share the limits; 1 when less. Only Fleet minds it.
 	Instances int
+	// MaxHold is the furthest that the gate of a Fleet may lie ahead, a day at most; zero is a day. One that is further
+	// ahead is moved here: it was set under another MaxHold or by another clock, or is not ours.
+	MaxHold time.Duration
 }
 
 // minRate is one grant in eleven days: below it a bucket is off, which also keeps times far from overflow.
@@ -54,15 +61,17 @@ type meter struct {
 	at   int64   // ticks, when that was true
 }
 
-// take takes n grants that may begin within maxWait ticks, and leaves reserve grants to others. When granted, they are
-// booked for wait ticks from now; a refusal books nothing, and wait is then how long the bucket lacks. A clock that
-// went back fills nothing.
+// take takes n grants that may begin within maxWait ticks, and leaves reserve grants to others, or as many as a full bucket
+// has besides: or who must leave a reserve would get nothing from a small bucket, ever. When granted, they are booked for
+// wait ticks from now; a refusal books nothing, and wait is then how long the bucket lacks. A clock that went back fills
+// nothing.
 func (m *meter) take(now int64, unit float64, s share, n, reserve, maxWait float64) (wait int64, ok bool) {
 	have := m.have
 	if now > m.at {
 		have = min(have+math.Floor(float64(now-m.at)*s.rate), math.Floor(s.burst*unit))
 	}
-	lack := n*unit + math.Ceil(reserve*unit) - have
+	kept := min(math.Ceil(reserve*unit), max(math.Floor(s.burst*unit)-n*unit, 0))
+	lack := n*unit + kept - have
 	if lack > 0 {
 		wait = int64(math.Ceil(lack / s.rate))
 	}

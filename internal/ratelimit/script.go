@@ -29,10 +29,19 @@ local function split(rate, burst, share)
   return rate - frate, burst - fburst, frate, fburst
 end
 local function empty(rate, lead) return 0 - math.ceil(lead * rate) end
+local function gate(key, now, most)
+  local till = tonumber(redis.call('GET', key) or '0') or 0
+  if till > now + most then
+    till = now + most
+    redis.call('SET', key, whole(till), 'PX', whole(math.ceil(most / 1000) + 1000))
+  end
+  return till
+end
 local function take(have, at, now, rate, burst, n, reserve, max_wait)
   local left = have
   if now > at then left = math.min(left + math.floor((now - at) * rate), math.floor(burst * PART)) end
-  local lack = n * PART + math.ceil(reserve * PART) - left
+  local kept = math.min(math.ceil(reserve * PART), math.max(math.floor(burst * PART) - n * PART, 0))
+  local lack = n * PART + kept - left
   local wait = 0
   if lack > 0 then wait = math.ceil(lack / rate) end
   if lack > math.floor(max_wait * rate) then return false, wait, have, math.min(at, now) end
@@ -43,15 +52,16 @@ end
 // luaTake is one take from a shared bucket.
 //
 //	KEYS  state (hash), gate, members (sorted set: who was last seen when)
-//	ARGV  class, rate, burst, reserve, floor, max wait, lead, silence (all µs), a silent member's part, least members
+//	ARGV  class, rate, burst, reserve, floor, max wait, lead, silence (all µs), a silent member's part, least members,
+//	      the furthest that the gate may lie ahead (µs)
 //	gives granted (0 or 1), wait µs, what is left of the gate µs, now
 //
 // Members that went without a word are taken to be on a share of their own, and it is kept out of this bucket until they
 // are back, replaced, or given up. A state that is not there is an empty bucket.
 var luaTake = redis.NewScript(luaMeter + `
 local now = now()
-local gate = tonumber(redis.call('GET', KEYS[2]) or '0')
-if gate > now then return {0, 0, gate - now, now} end
+local till = gate(KEYS[2], now, tonumber(ARGV[11]))
+if till > now then return {0, 0, till - now, now} end
 local rate, burst, reserve, share = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local max_wait, lead, silence = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local s = redis.call('HMGET', KEYS[1], 'main', 'main_at', 'floor', 'floor_at', 'peak')
@@ -86,7 +96,7 @@ return {ok and 1 or 0, wait, 0, now}
 // luaMember is what a replica says of itself.
 //
 //	KEYS  as above
-//	ARGV  op, id, not after (µs, 0: whenever), known, silence, memory, rate, burst, floor, lead, hold (µs)
+//	ARGV  op, id, not after (µs, 0: whenever), known, silence, memory, rate, burst, floor, lead, hold (µs), as above
 //	gives now, live members, the most of them that were live at once, or now, -1, -1 when it came too late
 //
 // look writes, to see whether that works, and changes nothing; enter makes a member, and empties the bucket for one that
@@ -128,8 +138,8 @@ if not s[3] or (op == 'enter' and known > 0) then
   if op == 'enter' and known == 0 then lead = 0 end
   redis.call('HSET', KEYS[1], 'main', whole(empty(mrate, lead)), 'main_at', at, 'floor', whole(empty(frate, lead)), 'floor_at', at)
 end
-local hold = tonumber(ARGV[11])
-if hold > 0 and now + hold > tonumber(redis.call('GET', KEYS[2]) or '0') then
+local hold, till = tonumber(ARGV[11]), gate(KEYS[2], now, tonumber(ARGV[12]))
+if hold > 0 and now + hold > till then
   redis.call('SET', KEYS[2], whole(now + hold), 'PX', whole(math.ceil(hold / 1000) + 1000))
 end
 redis.call('HSET', KEYS[1], 'peak', whole(peak), 'peak_at', whole(peak_at))
@@ -145,7 +155,7 @@ return {now, live, peak}
 var luaHold = redis.NewScript(`
 local t = redis.call('TIME')
 local till = tonumber(t[1]) * 1000000 + tonumber(t[2]) + tonumber(ARGV[1])
-if till > tonumber(redis.call('GET', KEYS[1]) or '0') then
+if till > (tonumber(redis.call('GET', KEYS[1]) or '0') or 0) then
   redis.call('SET', KEYS[1], string.format('%.0f', till), 'PX', string.format('%.0f', math.ceil(tonumber(ARGV[1]) / 1000) + 1000))
 end
 return {1}
