@@ -24,8 +24,9 @@ func (t tunings) cache() cache.Tuning {
 
 func (t tunings) limits() ratelimit.Limits {
 	u := t.live.Current().Upstream
+	client := t.client()
 	return ratelimit.Limits{Rate: float64(u.Rate), Burst: u.Burst, Reserve: u.InteractiveReserve, Floor: u.BackgroundFloor,
-		Instances: u.Instances}
+		Instances: u.Instances, MaxHold: client.LongestWait()}
 }
 
 func (t tunings) client() verimail.Tuning {

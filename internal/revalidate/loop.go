@@ -76,6 +76,9 @@ const (
 	// Bounds of the time over which rows are spread once the upstream is well again.
 	minSpread = 5 * time.Second
 	maxSpread = 10 * time.Minute
+	// A gate that opened so long before it said it would was opened by someone: the rows that were put off until then are
+	// due again. Less is a gate that waited for the answer to one call.
+	endedEarly = 15 * time.Second
 )
 
 // Config is what New needs besides its parts. All functions must be safe for concurrent use.
@@ -108,8 +111,9 @@ type Loop struct {
 
 	// The rest belongs to the goroutine of Run.
 	cursor   int64
-	troubled bool // the upstream was not well when last looked at
-	failing  bool // the store failed when last asked
+	troubled bool      // the upstream was not well when last looked at
+	failing  bool      // the store failed when last asked
+	closed   time.Time // until when a gate said that it is closed
 }
 
 // New returns a loop. It does no I/O.
@@ -156,11 +160,18 @@ func (l *Loop) Step(ctx context.Context) time.Duration {
 		// Only the breaker's opening calls for a recovery. A gate says itself when it opens, and the rows that wait
 		// for it are due by then; to hasten them each time it blinks would ask a throttling upstream the faster.
 		l.troubled = l.troubled || up.Until.IsZero()
+		if up.Until.After(l.closed) {
+			l.closed = up.Until
+		}
 		if wait := time.Until(up.Until); wait > pollIdle {
 			return min(wait, 5*pollIdle) // a live setting or another call may end it sooner
 		}
 		return pollIdle
 	}
+	if time.Until(l.closed) > endedEarly {
+		l.troubled = true
+	}
+	l.closed = time.Time{}
 	free := max(t.Workers, 1) - l.inWork()
 	if up.Probing {
 		l.troubled = true

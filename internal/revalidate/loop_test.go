@@ -287,6 +287,31 @@ func TestClaimsNothingWhileTheUpstreamIsClosed(t *testing.T) {
 	})
 }
 
+// A gate that is opened before its time, as by a shorter retry_after.max, takes along the rows that were put off until then. One that
+// opens when it said it would does not touch what waits for something else.
+func TestGateThatOpensEarly(t *testing.T) {
+	bubble(t, func(t *testing.T, s *setup) {
+		stop := s.start()
+		defer stop()
+		time.Sleep(5 * time.Second)
+		id := s.record(1, time.Hour, verdict.CauseUpstream)
+		s.set(Upstream{Closed: true, Until: time.Now().Add(10 * time.Second)})
+		time.Sleep(10 * time.Second)
+		s.set(Upstream{})
+		time.Sleep(time.Minute)
+		if n := s.desk.calls(); n != 0 {
+			t.Errorf("%d checks after a gate opened in its time, want none before the row is due", n)
+		}
+		s.set(Upstream{Closed: true, Until: time.Now().Add(time.Hour)})
+		time.Sleep(time.Minute)
+		s.set(Upstream{})
+		time.Sleep(time.Minute)
+		if r := s.review(id); r.State != fallback.Settled {
+			t.Errorf("a minute after the gate was opened early: %s, want settled", r.State)
+		}
+	})
+}
+
 func TestProbesWithWhatWaitsAndThenRecovers(t *testing.T) {
 	bubble(t, func(t *testing.T, s *setup) {
 		ids := make([]string, 30)

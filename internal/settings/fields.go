@@ -152,14 +152,14 @@ func fieldsOf(flows map[string]Flow) []field {
 			"Least number of replicas to assume. While Redis is away each keeps to its part of 0.7 of the rate, and one that "+
 				"never saw Redis knows of no others but by this."),
 		at("upstream.interactive_reserve", shares(1), func(x *S) *float64 { return &x.Upstream.InteractiveReserve },
-			"Share of the burst that the loop and backfills leave to people who wait."),
+			"Share of the burst that the loop and backfills leave to people who wait; a full bucket has one call for them all the same."),
 		at("upstream.background_floor", shares(1), func(x *S) *float64 { return &x.Upstream.BackgroundFloor },
 			"Share of rate and burst that is the loop's whatever comes in."),
 		at("upstream.max_in_flight", counts(1, 100_000), func(x *S) *int { return &x.Upstream.MaxInFlight },
 			"Calls in flight of one process, late ones included."),
 
 		at("retry_after.max", durations(1*s, 24*time.Hour), func(x *S) *D { return &x.RetryAfter.Max },
-			"A longer hint of the upstream is cut to this and logged once."),
+			"A longer hint of the upstream is cut to this and logged once. Lowered, it also shortens the wait that is under way, of all replicas."),
 	)
 
 	list = append(list, ttlFields("valid", "A `valid` verdict", func(x *S) *TTL { return &x.Cache.Valid })...)

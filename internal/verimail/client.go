@@ -180,6 +180,8 @@ func (c *Client) blocked(now time.Time, state gobreaker.State) (verdict.Reason, 
 	if reason, until, closed := c.account.blocked(now); closed {
 		return reason, until, true
 	}
+	t := c.tuning()
+	c.gate.shorten(now, t.LongestWait())
 	if until, closed := c.gate.blocked(now); closed {
 		return verdict.UpstreamThrottled, until, true
 	}
@@ -500,7 +502,7 @@ func (c *Client) learn(ctx context.Context, r *reply, class verdict.Class) {
 		if r.wait <= 0 { // "come back at once" is no hint either, and must not lift the pause
 			if until, paused := c.gate.throttled(now); paused {
 				c.log.WarnContext(ctx, "upstream throttles us and does not say for how long; we pause", "until", until)
-				c.fleet.hold(ctx, c.limiter, until)
+				c.fleet.hold(ctx, c.limiter, until, t.LongestWait())
 			}
 		}
 	}
@@ -515,7 +517,7 @@ func (c *Client) learn(ctx context.Context, r *reply, class verdict.Class) {
 		c.log.WarnContext(ctx, "upstream asked us to wait", "http_status", r.http, "wait", r.wait, "form", r.hint)
 	}
 	if moved {
-		c.fleet.hold(ctx, c.limiter, now.Add(r.wait))
+		c.fleet.hold(ctx, c.limiter, now.Add(r.wait), t.LongestWait())
 	}
 }
 

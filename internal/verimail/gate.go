@@ -91,7 +91,7 @@ const (
 )
 
 // notBeforeGate holds the moment before which nobody calls the upstream. Hints (Retry-After) move it, and
-// 429s without a hint that come in a row. It only ever moves later. Safe for concurrent use.
+// 429s without a hint that come in a row. It only ever moves later, but for shorten. Safe for concurrent use.
 type notBeforeGate struct {
 	mu    sync.Mutex
 	until time.Time
@@ -103,6 +103,15 @@ func (g *notBeforeGate) blocked(now time.Time) (time.Time, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.until, now.Before(g.until)
+}
+
+// shorten keeps the gate from being further ahead than most: whoever lowers the longest wait means the present one, too.
+func (g *notBeforeGate) shorten(now time.Time, most time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if end := now.Add(most); g.until.After(end) {
+		g.until = end
+	}
 }
 
 // hint moves the gate to now+wait. It says whether the gate moved, and whether that is news, worth a log line: who were
@@ -165,11 +174,14 @@ type herald struct {
 	busy  bool
 }
 
-// hold has l told that nobody calls before until, unless it knows. It outlives ctx, whose caller may be gone: the wait
-// concerns everyone.
-func (h *herald) hold(ctx context.Context, l limiter, until time.Time) {
+// hold has l told that nobody calls before until, unless it knows. What was told of a moment more than most ahead does not
+// count: it was cut since. It outlives ctx, whose caller may be gone: the wait concerns everyone.
+func (h *herald) hold(ctx context.Context, l limiter, until time.Time, most time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.until.After(time.Now().Add(most)) {
+		h.until = time.Time{}
+	}
 	if !until.After(h.until) {
 		return
 	}

@@ -18,7 +18,7 @@ type Tuning struct {
 	RetryOnTimeout bool
 	// LateTimeout is how long a call may take in all: it is billed already, so it is waited for.
 	LateTimeout time.Duration
-	// RetryAfterMax clamps what the upstream asks us to wait.
+	// RetryAfterMax clamps what the upstream asks us to wait, also what it asked under a longer one before.
 	RetryAfterMax time.Duration
 	// MaxInFlight bounds the calls on the wire, late ones included.
 	MaxInFlight int
@@ -64,6 +64,9 @@ func DefaultTuning() Tuning {
 			FailureRatio: 0.5, Cooldown: 30 * time.Second, Probes: 3, SlowGrace: 2 * time.Second},
 	}
 }
+
+// LongestWait is the longest that calls are held back by throttling: by a hint, or by a pause of our own.
+func (t *Tuning) LongestWait() time.Duration { return max(t.RetryAfterMax, throttleMax) }
 
 func (t *Tuning) class(c verdict.Class) ClassTuning {
 	if c == verdict.Background {
