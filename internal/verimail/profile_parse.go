@@ -441,6 +441,10 @@ var comparison = regexp.MustCompile(`^(>=|<=|>|<)\s*(-?\d+(?:\.\d+)?)$`)
 // conditions reads a mapping of fields to what is asked of them.
 func (r *profileReader) conditions(n *yaml.Node, path string) conditions {
 	s := r.section(n, path)
+	if len(s.keys) > maxConditions {
+		r.fault(n, path, "has %d conditions, and %d is the most", len(s.keys), maxConditions)
+		return nil
+	}
 	var all conditions
 	for _, name := range s.keys {
 		field, value := s.at(name), s.nodes[name]
@@ -789,8 +793,9 @@ func (r *profileReader) score(s *section) {
 
 // Bounds of a file. They are far above what a provider needs, and keep one that repeats itself by aliases from taking long.
 const (
-	maxRows  = 400
-	maxWords = 100
+	maxRows       = 400
+	maxWords      = 100
+	maxConditions = 12
 	// maxCombinations bounds how many pairs of words of one row are looked at for a row above that has them already.
 	maxCombinations = 128
 )

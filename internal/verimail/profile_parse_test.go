@@ -122,6 +122,7 @@ func TestProfileFaults(t *testing.T) {
 		{"addition of nothing", "flags: {catch_all: accept_all}", "also: [{when: {result: ok}}]", "also[0]: adds nothing; give it a reason or flags"},
 		{"too many rows", "flags: {catch_all: accept_all}", "also: [" + strings.Repeat("{}, ", maxRows+1) + "]", "also: has 401 items, and 400 is the most"},
 		{"too many words", "[bad, gone]}, give: invalid", "[" + strings.Repeat("w, ", maxWords+1) + "]}, give: invalid", "has 101 words, and 100 is the most"},
+		{"too many conditions", "[bad, gone]}, give: invalid", "[bad, gone]" + manyConditions() + "}, give: invalid", "has 13 conditions, and 12 is the most"},
 		{"an alias of itself", "flags: {catch_all: accept_all}", "also: &a [*a]", "also[0]"},
 	}
 	for _, tt := range tests {
@@ -201,6 +202,15 @@ func TestLoadProfile(t *testing.T) {
 	if err != nil || len(files) != len(Profiles) {
 		t.Errorf("%d files, %d names, %v", len(files), len(Profiles), err)
 	}
+}
+
+// manyConditions are maxConditions of them, to go behind another.
+func manyConditions() string {
+	var b strings.Builder
+	for i := range maxConditions {
+		fmt.Fprintf(&b, ", f%d: w", i)
+	}
+	return b.String()
 }
 
 // FuzzProfile: no text makes the reader panic, and what it takes can be asked with.
