@@ -9,10 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
+	"validator-gw/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 func TestManyJoinOne(t *testing.T) {
 	t.Parallel()
@@ -146,4 +146,23 @@ func TestCloseWaitsAndRefuses(t *testing.T) {
 			t.Errorf("Close after landing = %v, want nil", err)
 		}
 	})
+}
+
+// TestNobodyJoinsWhatHasLanded: who saw a flight land, and does not like what it brought, gets another one.
+func TestNobodyJoinsWhatHasLanded(t *testing.T) {
+	t.Parallel()
+	g := NewGroup[int, int](t.Context(), 100)
+	for n := range 1000 {
+		f, joined, err := g.Start(1, time.Minute, func() int { return n }, func(context.Context, int) error { return nil })
+		if err != nil || joined || f.Value() != n {
+			t.Fatalf("Start %d = the flight of %d, joined %t, %v; want a new one", n, f.Value(), joined, err)
+		}
+		<-f.Done()
+	}
+	if err := g.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if g.Len() != 0 {
+		t.Errorf("%d keys in flight after the last, want 0", g.Len())
+	}
 }
