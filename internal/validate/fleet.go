@@ -18,8 +18,8 @@ const (
 	closeLooks = 8
 	farLook    = 500 * time.Millisecond
 	lookJitter = 0.3 // of each, earlier or later, so that many do not come at once
-	// lastLook is how long before the end of the window the last close look is: time for the answer of Redis.
-	lastLook = 20 * time.Millisecond
+	// lastLook is how long before the end of the window the last close look is: as long as Redis may take to answer.
+	lastLook = 40 * time.Millisecond
 	// leastAsk is the least time in which it makes sense to take over from a replica that is gone.
 	leastAsk = 100 * time.Millisecond
 )
@@ -156,17 +156,22 @@ func causeOf(r verdict.Reason) verdict.Cause {
 	return verdict.CauseUpstream
 }
 
-// nextLook is the wait before the look that follows n others; left is what is left of the window.
+// nextLook is the wait before the look that follows n others; left is what is left of the window. The last three of the
+// close looks share out the rest of the window.
 func nextLook(n int, left time.Duration, rand func() float64) time.Duration {
 	d := farLook
-	if n < closeLooks && left > 0 {
-		d = looks[min(n, len(looks)-1)]
+	switch {
+	case n >= closeLooks || left <= lastLook:
+	case n < len(looks):
+		d = looks[n]
+	default:
+		rest := left - lastLook
+		if n == closeLooks-1 && rest < farLook {
+			return rest // at its end, and not after it
+		}
+		d = min(max(rest/time.Duration(closeLooks-n), looks[len(looks)-1]), farLook)
 	}
-	d = time.Duration(float64(d) * (1 - lookJitter + 2*lookJitter*rand()))
-	if n == closeLooks-1 && left > lastLook && left < farLook {
-		d = left - lastLook
-	}
-	return d
+	return time.Duration(float64(d) * (1 - lookJitter + 2*lookJitter*rand()))
 }
 
 // pause returns false when ctx ends first.
