@@ -30,7 +30,9 @@ func newProcess(t *testing.T, url, prefix string) *process {
 	}
 	p := &process{Leases: NewLeases(conn, prefix), t: t, conn: conn}
 	t.Cleanup(func() {
-		if err := p.Close(context.Background()); err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := p.Close(ctx); err != nil {
 			t.Error(err)
 		}
 		_ = conn.Close()
@@ -200,6 +202,10 @@ func TestLeaseIsKept(t *testing.T) {
 	eventually(t, "it is taken again", func() bool { return token() == mine })
 	if err := c.Set(t.Context(), key, "another's", time.Minute).Err(); err != nil {
 		t.Fatal(err)
+	}
+	<-time.After(2 * renewEvery) // in which a renewal could take it
+	if got := token(); got != "another's" {
+		t.Errorf("a renewal took another's lease: %q", got)
 	}
 	lease.Failed("why")
 	if err := a.Close(t.Context()); err != nil {
