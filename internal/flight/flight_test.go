@@ -163,7 +163,9 @@ func TestNobodyJoinsWhatHasLanded(t *testing.T) {
 	listed := &Flight[int]{done: make(chan struct{})}
 	close(listed.done)
 	for i := range g.shards {
+		g.shards[i].mu.Lock()
 		g.shards[i].m[2] = listed
+		g.shards[i].mu.Unlock()
 	}
 	if f, joined, err := g.Start(2, time.Minute, func() int { return 2 }, func(context.Context, int) error { return nil }); err != nil || joined || f == listed {
 		t.Errorf("joined %t what has landed, %v", joined, err)
