@@ -45,9 +45,11 @@ type queued struct {
 	seq uint64
 }
 
+// sharedEntry is an entry that waits for Redis; or a question, when told is set: closed once all before it are there.
 type sharedEntry struct {
-	fp normalize.Fingerprint
-	e  verdict.Cached
+	fp   normalize.Fingerprint
+	e    verdict.Cached
+	told chan struct{}
 }
 
 func newBehind(store durable, redis *Redis, log *slog.Logger, m *metrics) *behind {
@@ -93,10 +95,27 @@ func (b *behind) shared(fp normalize.Fingerprint, e verdict.Cached) {
 	}
 	b.mu.Lock()
 	if len(b.sharing) < keepShared { // over it Redis is slow or away: a miss there costs a look-up in the store
-		b.sharing = append(b.sharing, sharedEntry{fp, e})
+		b.sharing = append(b.sharing, sharedEntry{fp: fp, e: e})
 	}
 	b.mu.Unlock()
 	poke(b.share)
+}
+
+// written returns a channel that is closed once all that waits for Redis now is there, or has been erased meanwhile; it
+// stays open when that was not to be.
+func (b *behind) written() <-chan struct{} {
+	told := make(chan struct{})
+	if b.redis == nil {
+		close(told)
+		return told
+	}
+	b.mu.Lock()
+	if len(b.sharing) < keepShared { // else something before it may have been left out
+		b.sharing = append(b.sharing, sharedEntry{told: told})
+	}
+	b.mu.Unlock()
+	poke(b.share)
+	return told
 }
 
 func poke(c chan struct{}) {
@@ -223,9 +242,17 @@ func (b *behind) flushShared(ctx context.Context, cancel context.CancelFunc) {
 		if len(batch) == 0 {
 			return
 		}
+		failed := false
 		for len(batch) > 0 {
 			n := min(len(batch), batchSize)
-			b.metrics.wrote(b.redis.put(ctx, batch[:n]))
+			err := b.redis.put(ctx, batch[:n])
+			b.metrics.wrote(err)
+			failed = failed || err != nil
+			for _, s := range batch[:n] {
+				if s.told != nil && !failed {
+					close(s.told)
+				}
+			}
 			batch = batch[n:]
 		}
 	}

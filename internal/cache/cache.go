@@ -159,6 +159,25 @@ func (c *Cache) Shared(ctx context.Context, fp normalize.Fingerprint) (verdict.C
 	return e, ok
 }
 
+// Adopt reads a value as Redis holds it, which somebody else got from there, and keeps it in the process. It is false for
+// what is none, has ended, or belongs to a check whose address was erased since.
+func (c *Cache) Adopt(fp normalize.Fingerprint, value []byte) (verdict.Cached, bool) {
+	e, ok := decode(value)
+	if !ok || e.Life(time.Now()) <= 0 {
+		return verdict.Cached{}, false
+	}
+	ok = false
+	c.keep(fp, e, func() {
+		c.local.Set(fp, e)
+		ok = true
+	})
+	return e, ok
+}
+
+// Written returns a channel that is closed once what was put before the call is in Redis, or erased: within a
+// millisecond or two. It stays open when Redis did not take it; without Redis it is closed.
+func (c *Cache) Written() <-chan struct{} { return c.behind.written() }
+
 // Put keeps a final verdict at every level and returns it with its expiries set. It does not wait for Redis or
 // the store: the verdict is durable within a second. That of a check that began before its address was erased is kept
 // nowhere; the same goes for Fill and Mark. One that is not final is returned as it is and kept nowhere:

@@ -112,7 +112,7 @@ func (e *erasures) add(fps []normalize.Fingerprint, upTo string, remove func()) 
 func (b *behind) drop(fps []normalize.Fingerprint, upTo string) (verdicts int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.sharing = slices.DeleteFunc(b.sharing, func(s sharedEntry) bool { return slices.Contains(fps, s.fp) && idOf(s.e) <= upTo })
+	b.sharing = slices.DeleteFunc(b.sharing, func(s sharedEntry) bool { return s.told == nil && slices.Contains(fps, s.fp) && idOf(s.e) <= upTo })
 	b.queue = slices.DeleteFunc(b.queue, func(q queued) bool {
 		gone := slices.Contains(fps, q.Fingerprint) && q.Verdict.ID <= upTo
 		if gone {
@@ -157,7 +157,10 @@ func (r *Redis) Erase(ctx context.Context, fps []normalize.Fingerprint) error {
 	return err
 }
 
-// setUnlessErased is one SET that leaves a tombstone alone.
-const setUnlessErased = `if redis.call('GET', KEYS[1]) == '` + tombstone + `' then return 0 end
+// setUnlessErased is one SET that leaves a tombstone alone, and a verdict when it brings a marker: one replica may have
+// recorded the review in the moment in which another's answer came.
+const setUnlessErased = `local old = redis.call('GET', KEYS[1])
+if old == '` + tombstone + `' then return 0 end
+if old and string.sub(old, 1, 5) == '1{"v"' and string.sub(ARGV[1], 1, 5) == '1{"m"' then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1`

@@ -145,12 +145,12 @@ func TestEraseInRedis(t *testing.T) {
 		v.HardUntil = time.Now().Add(time.Hour)
 		return verdict.Cached{Verdict: &v}
 	}
-	mustPut(t, r, sharedEntry{fp(1), entry(1)}, sharedEntry{fp(2), entry(1)})
-	mustPut(t, other, sharedEntry{fp(1), entry(1)}, sharedEntry{fp(2), entry(1)})
+	mustPut(t, r, sharedEntry{fp: fp(1), e: entry(1)}, sharedEntry{fp: fp(2), e: entry(1)})
+	mustPut(t, other, sharedEntry{fp: fp(1), e: entry(1)}, sharedEntry{fp: fp(2), e: entry(1)})
 	erasing := NewRedis(r.conn, "k1", prefix, "k2")
 	patient(t, r, func() error { return erasing.Erase(t.Context(), []normalize.Fingerprint{fp(1), fp(3)}) })
 	// Another replica's batch comes late.
-	mustPut(t, r, sharedEntry{fp(1), entry(2)}, sharedEntry{fp(3), entry(2)}, sharedEntry{fp(4), entry(2)})
+	mustPut(t, r, sharedEntry{fp: fp(1), e: entry(2)}, sharedEntry{fp: fp(3), e: entry(2)}, sharedEntry{fp: fp(4), e: entry(2)})
 	for _, c := range []struct {
 		r    *Redis
 		n    int

@@ -37,6 +37,9 @@ func NewRedis(conn *redisconn.Conn, keyID, prefix string, formerIDs ...string) *
 	return r
 }
 
+// Prefix is what goes before a fingerprint's text in a key.
+func (r *Redis) Prefix() string { return r.prefix }
+
 func (r *Redis) key(fp normalize.Fingerprint) string { return r.prefix + fp.String() }
 
 func (r *Redis) get(ctx context.Context, fp normalize.Fingerprint) (verdict.Cached, bool, error) {
@@ -80,7 +83,7 @@ func (r *Redis) put(ctx context.Context, batch []sharedEntry) error {
 	var values []value
 	for _, s := range batch {
 		d := s.e.Life(now)
-		if d < time.Millisecond {
+		if d < time.Millisecond { // over, or no entry
 			continue
 		}
 		b, err := json.Marshal(s.e)

@@ -75,8 +75,8 @@ func TestRedisKeepsWhatWasPut(t *testing.T) {
 	}
 	m := verdict.Marker{ID: "0197-b", Reason: verdict.UpstreamTimeout, NextCheckAt: now.Add(time.Minute), Until: now.Add(30 * time.Second)}
 	over := verdict.Marker{ID: "0197-c", Until: now.Add(-time.Second)}
-	mustPut(t, r, sharedEntry{fp(1), verdict.Cached{Verdict: &v}}, sharedEntry{fp(2), verdict.Cached{Marker: &m}}, sharedEntry{fp(3), verdict.Cached{Marker: &over}})
-	mustPut(t, r, sharedEntry{fp(3), verdict.Cached{Marker: &over}}) // a batch of nothing
+	mustPut(t, r, sharedEntry{fp: fp(1), e: verdict.Cached{Verdict: &v}}, sharedEntry{fp: fp(2), e: verdict.Cached{Marker: &m}}, sharedEntry{fp: fp(3), e: verdict.Cached{Marker: &over}})
+	mustPut(t, r, sharedEntry{fp: fp(3), e: verdict.Cached{Marker: &over}}) // a batch of nothing
 
 	equal := cmp.Comparer(func(a, b time.Time) bool { return a.Equal(b) })
 	if e, ok := mustGet(t, r, fp(1)); !ok || !cmp.Equal(e, verdict.Cached{Verdict: &v}, equal) {
@@ -98,7 +98,7 @@ func TestRedisKeepsWhatWasPut(t *testing.T) {
 		}
 	}
 	// A later value takes the place of an earlier one, also within one batch.
-	mustPut(t, r, sharedEntry{fp(2), verdict.Cached{Marker: &m}}, sharedEntry{fp(2), verdict.Cached{Verdict: &v}})
+	mustPut(t, r, sharedEntry{fp: fp(2), e: verdict.Cached{Marker: &m}}, sharedEntry{fp: fp(2), e: verdict.Cached{Verdict: &v}})
 	if e, ok := mustGet(t, r, fp(2)); !ok || e.Verdict == nil {
 		t.Errorf("%v, %+v; want the verdict that replaced the marker", ok, e)
 	}
@@ -267,7 +267,7 @@ func TestHungRedis(t *testing.T) {
 	server := testenv.RedisServer(t)
 	r, _ := openRedis(t, server.URL(), "")
 	rig := newRig(t, r)
-	mustPut(t, r, sharedEntry{fp(1), verdict.Cached{Verdict: &verdict.Verdict{ID: "a", Status: verdict.Valid, HardUntil: time.Now().Add(time.Hour)}}})
+	mustPut(t, r, sharedEntry{fp: fp(1), e: verdict.Cached{Verdict: &verdict.Verdict{ID: "a", Status: verdict.Valid, HardUntil: time.Now().Add(time.Hour)}}})
 	if _, ok := mustGet(t, r, fp(1)); !ok {
 		t.Fatal("not found before")
 	}
@@ -286,7 +286,7 @@ func TestHungRedis(t *testing.T) {
 	if _, ok := rig.Shared(t.Context(), fp(1)); ok || rig.metric("cache_requests_total", "error", levelRedis) != 1 {
 		t.Error("a fault must count as an error and answer as a miss")
 	}
-	if err := r.put(t.Context(), []sharedEntry{{fp(2), verdict.Cached{Marker: &verdict.Marker{ID: "b", Until: time.Now().Add(time.Minute)}}}}); !errors.Is(err, redisconn.ErrResting) {
+	if err := r.put(t.Context(), []sharedEntry{{fp: fp(2), e: verdict.Cached{Marker: &verdict.Marker{ID: "b", Until: time.Now().Add(time.Minute)}}}}); !errors.Is(err, redisconn.ErrResting) {
 		t.Errorf("put: %v, want %v", err, redisconn.ErrResting)
 	}
 	server.Resume()
@@ -300,7 +300,7 @@ func TestRestartedRedis(t *testing.T) {
 	t.Parallel()
 	server := testenv.RedisServer(t)
 	r, _ := openRedis(t, server.URL(), "")
-	entry := sharedEntry{fp(1), verdict.Cached{Verdict: &verdict.Verdict{ID: "a", Status: verdict.Valid, HardUntil: time.Now().Add(time.Hour)}}}
+	entry := sharedEntry{fp: fp(1), e: verdict.Cached{Verdict: &verdict.Verdict{ID: "a", Status: verdict.Valid, HardUntil: time.Now().Add(time.Hour)}}}
 	mustPut(t, r, entry)
 	server.Kill()
 	failUntilRest(t, r, redisconn.ErrUnreachable)
@@ -336,5 +336,71 @@ func TestHungRedisDoesNotDelayTheStore(t *testing.T) {
 	}
 	if rig.metric("cache_redis_writes_total", "error") == 0 {
 		t.Error("failed writes are not counted")
+	}
+}
+
+// A replica may record a review in the moment in which another's answer comes: the answer stays.
+func TestMarkerDoesNotReplaceAVerdict(t *testing.T) {
+	t.Parallel()
+	url, prefix := testenv.Redis(t)
+	r, _ := openRedis(t, url, prefix)
+	v := valid("0197-a")
+	v.HardUntil = time.Now().Add(time.Hour)
+	m := verdict.Marker{ID: "0197-b", Reason: verdict.UpstreamTimeout, Until: time.Now().Add(time.Minute)}
+	mustPut(t, r, sharedEntry{fp: fp(1), e: verdict.Cached{Verdict: &v}})
+	mustPut(t, r, sharedEntry{fp: fp(1), e: verdict.Cached{Marker: &m}}, sharedEntry{fp: fp(2), e: verdict.Cached{Marker: &m}})
+	if e, ok := mustGet(t, r, fp(1)); !ok || e.Verdict == nil {
+		t.Errorf("%t %+v, want the verdict", ok, e)
+	}
+	if e, ok := mustGet(t, r, fp(2)); !ok || e.Marker == nil {
+		t.Errorf("%t %+v, want the marker", ok, e)
+	}
+}
+
+// Who asks is told once the others can find what was put, and what another got from Redis is kept unless it is erased.
+func TestWrittenAndAdopted(t *testing.T) {
+	t.Parallel()
+	url, prefix := testenv.Redis(t)
+	r, bare := openRedis(t, url, prefix)
+	c := newRig(t, r)
+	defer c.run()()
+	var value []byte
+	patient(t, r, func() error { // a write has 200 ms, and is not tried again
+		c.Put(fp(1), valid("0197-a"))
+		select {
+		case <-c.Written():
+		case <-time.After(time.Second):
+			return errors.New("nobody was told")
+		}
+		var err error
+		value, err = bare.Get(t.Context(), prefix+"ev1:k1:"+fp(1).String()).Bytes()
+		if err != nil {
+			t.Fatalf("told, and there is nothing: %v", err)
+		}
+		return nil
+	})
+	other := newRig(t, nil)
+	if e, ok := other.Adopt(fp(1), value); !ok || e.Verdict == nil || e.Verdict.ID != "0197-a" {
+		t.Errorf("Adopt = %+v, %t, want the verdict", e, ok)
+	}
+	if _, ok := other.Local(fp(1)); !ok {
+		t.Error("it is not kept")
+	}
+	other.Forget([]normalize.Fingerprint{fp(1)}, "0197-b")
+	if e, ok := other.Adopt(fp(1), value); ok {
+		t.Errorf("Adopt of what is erased = %+v", e)
+	}
+	if _, ok := other.Local(fp(1)); ok {
+		t.Error("what is erased is kept")
+	}
+	for _, bad := range []string{"", "0", "hello"} {
+		if e, ok := other.Adopt(fp(2), []byte(bad)); ok {
+			t.Errorf("Adopt of %q = %+v", bad, e)
+		}
+	}
+	select {
+	case <-other.Written():
+	default:
+		t.Error("without Redis there is nothing to wait for")
 	}
 }

@@ -60,21 +60,22 @@ func NewGroup[K comparable, V any](base context.Context, maxKeys int) *Group[K, 
 // blocks. first is called before the work begins and only by whoever begins it: what it returns is carried by the
 // flight from its first moment on, so that those who join can see it before the work ends.
 //
-// The order at the end matters: work stores its result where later callers look first, then done is closed,
-// then the key is free. So whoever begins the next flight finds that result if it looks again.
+// The order at the end matters: work stores its result where later callers look first, then done is closed, and with
+// that the key is free. So whoever begins the next flight finds that result if it looks again.
 func (g *Group[K, V]) Start(key K, limit time.Duration, first func() V,
 	work func(ctx context.Context, v V) error) (f *Flight[V], joined bool, err error) {
 	s := &g.shards[maphash.Comparable(g.seed, key)%shards]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f, ok := s.m[key]; ok {
+	if f, ok := s.m[key]; ok && !f.landed() {
 		return f, true, nil
 	}
 	if !g.enter() {
 		return nil, false, ErrClosed
 	}
 	f = &Flight[V]{done: make(chan struct{}), Started: time.Now(), value: first()}
-	kept := len(s.m) < g.max
+	_, again := s.m[key]
+	kept := again || len(s.m) < g.max
 	if kept {
 		s.m[key] = f
 	}
@@ -86,7 +87,9 @@ func (g *Group[K, V]) Start(key K, limit time.Duration, first func() V,
 		close(f.done)
 		if kept {
 			s.mu.Lock()
-			delete(s.m, key)
+			if s.m[key] == f { // else the next one began meanwhile
+				delete(s.m, key)
+			}
 			s.mu.Unlock()
 		}
 	}()
@@ -146,6 +149,15 @@ func (g *Group[K, V]) Len() int {
 
 // Value is what first returned. The value itself must be safe to share.
 func (f *Flight[V]) Value() V { return f.value }
+
+func (f *Flight[V]) landed() bool {
+	select {
+	case <-f.done:
+		return true
+	default:
+		return false
+	}
+}
 
 // Done is closed when the work has ended.
 func (f *Flight[V]) Done() <-chan struct{} { return f.done }

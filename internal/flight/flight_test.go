@@ -9,10 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
+	"validator-gw/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 func TestManyJoinOne(t *testing.T) {
 	t.Parallel()
@@ -146,4 +146,31 @@ func TestCloseWaitsAndRefuses(t *testing.T) {
 			t.Errorf("Close after landing = %v, want nil", err)
 		}
 	})
+}
+
+// TestNobodyJoinsWhatHasLanded: who saw a flight land, and does not like what it brought, gets another one.
+func TestNobodyJoinsWhatHasLanded(t *testing.T) {
+	t.Parallel()
+	g := NewGroup[int, int](t.Context(), 100)
+	for n := range 1000 {
+		f, joined, err := g.Start(1, time.Minute, func() int { return n }, func(context.Context, int) error { return nil })
+		if err != nil || joined || f.Value() != n {
+			t.Fatalf("Start %d = the flight of %d, joined %t, %v; want a new one", n, f.Value(), joined, err)
+		}
+		<-f.Done()
+	}
+	// The same with one that has landed and is still listed, as it is for a moment.
+	listed := &Flight[int]{done: make(chan struct{})}
+	close(listed.done)
+	for i := range g.shards {
+		g.shards[i].mu.Lock()
+		g.shards[i].m[2] = listed
+		g.shards[i].mu.Unlock()
+	}
+	if f, joined, err := g.Start(2, time.Minute, func() int { return 2 }, func(context.Context, int) error { return nil }); err != nil || joined || f == listed {
+		t.Errorf("joined %t what has landed, %v", joined, err)
+	}
+	if err := g.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -21,6 +21,7 @@ import (
 	"validator-gw/internal/admission"
 	"validator-gw/internal/api"
 	"validator-gw/internal/cache"
+	"validator-gw/internal/flight"
 	"validator-gw/internal/idempotency"
 	"validator-gw/internal/ratelimit"
 	"validator-gw/internal/redisconn"
@@ -141,11 +142,13 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 		return nil, err
 	}
 	var shared *cache.Redis
+	var leases *flight.Leases
 	if cfg.RedisURL != "" {
 		if g.redis, err = redisconn.Open(redisconn.Config{URL: cfg.RedisURL, Mode: cfg.RedisMode, LookUp: cfg.RedisLookUp}); err != nil {
 			return nil, err
 		}
 		shared = cache.NewRedis(g.redis, keys.id, "", keys.formerIDs...)
+		leases = flight.NewLeases(g.redis, shared.Prefix())
 	}
 	g.cache, err = cache.New(verdictStore{g.store}, cache.Config{Size: deps.Settings.Current().Cache.L1Size, Redis: shared, Tuning: t.cache,
 		Rand: deps.Rand, Log: deps.Log, Registerer: g.registry})
@@ -182,6 +185,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 		Flow: t.flow, Background: t.background, Address: t.address, LateTimeout: func() time.Duration { return deps.Settings.Current().LateTimeout },
 		Open:     func(sealed []byte) (string, error) { return keys.sealer.Open(sealed, suggestionContext) },
 		Keys:     g.answers,
+		Leases:   leases,
 		Seal:     func(text string) []byte { return keys.sealer.Seal(text, suggestionContext) },
 		Recorded: func(due time.Time) { g.loop.Due(due) },
 		NewID:    newID, Rand: deps.Rand, Log: deps.Log, Registerer: g.registry})

@@ -16,9 +16,12 @@ type metrics struct {
 	recordErrors prometheus.Counter
 	lookupErrors prometheus.Counter
 	settledLate  prometheus.Counter
+	leases       *prometheus.CounterVec
+	callsSaved   prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+// newMetrics registers those of leases only where there are any.
+func newMetrics(reg prometheus.Registerer, leases bool) *metrics {
 	opts := func(name, help string) prometheus.CounterOpts {
 		return prometheus.CounterOpts{Namespace: "validator_gw", Name: name, Help: help}
 	}
@@ -37,6 +40,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		settledLate: prometheus.NewCounter(opts("review_settled_late_total",
 			"Reviews settled by an answer outside the loop: a late one, or another request's.")),
 	}
+	m.leases = prometheus.NewCounterVec(opts("flight_leases_total", "Checks that asked Redis whether another replica asks about the address: "+
+		"mine asked the upstream; joined got the other's verdict, failed the word that it has none, timeout nothing; away: Redis did not say."),
+		[]string{"outcome"})
+	m.callsSaved = prometheus.NewCounter(opts("flight_calls_saved_total", "Calls to the upstream that were not made, since another replica made them."))
 	for _, st := range verdict.Statuses {
 		for _, so := range verdict.Sources {
 			m.validations.WithLabelValues(string(st), string(so))
@@ -49,6 +56,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m.flights.WithLabelValues("follower")
 	for _, r := range verdict.ReviewReasons {
 		m.arrivals.WithLabelValues(string(r))
+	}
+	for _, outcome := range leaseOutcomes {
+		m.leases.WithLabelValues(outcome)
+	}
+	if reg != nil && leases {
+		reg.MustRegister(m.leases, m.callsSaved)
 	}
 	if reg != nil {
 		reg.MustRegister(m.validations, m.duration, m.flights, m.arrivals, m.recordErrors, m.lookupErrors, m.settledLate)

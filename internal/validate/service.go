@@ -2,8 +2,8 @@
 // costs nothing to what costs most: syntax, cache, the durable verdicts, the check that is in flight for the same
 // address, the upstream, and, when there is no answer in time, a durable row that the loop goes on with.
 //
-// What it promises: an answer inside the budget; one check in flight per address in this process, shared by all
-// who ask, the background loop included; never "accepted" before the commit; a caller that hangs up still
+// What it promises: an answer inside the budget; one check in flight per address, in this process always and among
+// replicas while their Redis is well, shared by all who ask, the background loop included; never "accepted" before the commit; a caller that hangs up still
 // leaves its row; a late answer fills the cache and settles the row.
 package validate
 
@@ -35,6 +35,8 @@ const (
 	lookupTimeout = 200 * time.Millisecond
 	// settleTimeout bounds the write of a late answer, for which nobody waits.
 	settleTimeout = 2 * time.Second
+	// oneMore is the time that whoever joined a check must have left, to begin another one when that had too little.
+	oneMore = 250 * time.Millisecond
 )
 
 // Bounds of a request's own budget. Below the lower one an upstream call can't fit; above the upper one an answer could
@@ -58,6 +60,8 @@ type cacher interface {
 	Keep(fp normalize.Fingerprint, v verdict.Verdict)
 	Mark(fp normalize.Fingerprint, m verdict.Marker)
 	MarkerMin() time.Duration
+	Adopt(fp normalize.Fingerprint, value []byte) (verdict.Cached, bool)
+	Written() <-chan struct{}
 	Pending(id string) (verdict.Verdict, bool)
 	Erase(ctx context.Context, fps []normalize.Fingerprint, upTo string) (pending int, err error)
 }
@@ -118,6 +122,8 @@ type Config struct {
 	// Keys keeps answers under Idempotency-Keys; nil keeps none, and Seal is not used. Seal reverses Open.
 	Keys keeper
 	Seal func(text string) []byte
+	// Leases keep one check of an address in flight among all replicas; nil: each process for itself.
+	Leases *flight.Leases
 	// NewID returns a UUIDv7, greater than all that it returned before.
 	NewID func() string
 	// Rand returns numbers in [0, 1).
@@ -160,7 +166,7 @@ func New(base context.Context, prints *normalize.Fingerprinter, c cacher, s stor
 		cfg: cfg, cache: c, store: s, client: v, admit: a, prints: prints,
 		flights: flight.NewGroup[normalize.Fingerprint, *check](base, maxFlights),
 		waits:   waits{m: make(map[string]*wait)},
-		metrics: newMetrics(cfg.Registerer),
+		metrics: newMetrics(cfg.Registerer, cfg.Leases != nil),
 	}, nil
 }
 
@@ -170,8 +176,13 @@ func (s *Service) HasFlow(name string) bool {
 	return ok
 }
 
-// Close waits until the checks in flight have landed or ctx ends.
-func (s *Service) Close(ctx context.Context) error { return s.flights.Close(ctx) }
+// Close waits until the checks in flight have landed, and other replicas know, or ctx ends.
+func (s *Service) Close(ctx context.Context) error {
+	if err := s.flights.Close(ctx); err != nil {
+		return err
+	}
+	return s.cfg.Leases.Close(ctx)
+}
 
 // Validate answers one request inside its budget. The end of ctx does not end it: a caller that hangs up still
 // leaves a row. Errors are ErrUnknownFlow, ErrSaturated and *NotDurable, and with a Key also ErrKeyReused, ErrKeyInFlight
@@ -235,24 +246,37 @@ func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow
 
 	budget := flow.of(req)
 	window := start.Add(budget - reserve)
-	// Late or not, each call has its whole time: one that began at the end of the window, too.
-	f, joined, err := s.flights.Start(fp, budget+s.cfg.LateTimeout(),
-		func() *check { return s.newCheck(fp, addr, s.cfg.NewID(), localOf(who.hints)) },
-		func(ctx context.Context, c *check) error {
-			return s.interactive(ctx, c, verdict.Plan{Class: verdict.Interactive, Until: window, MaxRetries: flow.MaxRetries,
-				RequestID: req.RequestID, Fingerprint: fp.Prefix()})
-		})
+	begin := func(markers bool) (*flight.Flight[*check], bool, error) {
+		// Late or not, each call has its whole time: one that began at the end of the window, too.
+		return s.flights.Start(fp, budget+s.cfg.LateTimeout(),
+			func() *check { return s.newCheck(fp, addr, s.cfg.NewID(), localOf(who.hints)) },
+			func(ctx context.Context, c *check) error {
+				return s.find(ctx, c, verdict.Plan{Class: verdict.Interactive, Until: window, MaxRetries: flow.MaxRetries,
+					RequestID: req.RequestID, Fingerprint: fp.Prefix()}, markers)
+			})
+	}
+	f, joined, err := begin(true)
 	if err != nil {
 		return Answer{}, ErrSaturated // stopping
 	}
 	s.metrics.flown(joined)
 	timer := time.NewTimer(time.Until(window))
 	defer timer.Stop()
-	select {
-	case <-f.Done():
-	case <-timer.C:
+	wait := func() *check {
+		select {
+		case <-f.Done():
+		case <-timer.C:
+		}
+		return f.Value()
 	}
-	c := f.Value()
+	c := wait()
+	if joined && c.outOfTime() && time.Until(window) >= oneMore {
+		// Whoever began it had less time than we have, and may be about to leave a marker that says so.
+		if again, second, err := begin(false); err == nil {
+			f, joined = again, second
+			c = wait()
+		}
+	}
 	k, source, stale, out := c.result()
 	switch {
 	case k != (verdict.Cached{}):
@@ -312,8 +336,10 @@ type check struct {
 	// row and writes it, counted that it is written, or being written.
 	claimed bool
 	counted bool
-	records map[fallback.Watcher]*recording
-	started time.Time
+	// elsewhere says that another replica asks, or asked: what it learnt is its to write.
+	elsewhere bool
+	records   map[fallback.Watcher]*recording
+	started   time.Time
 }
 
 // recording is one write of a row that several may wait for.
@@ -355,20 +381,33 @@ func (c *check) result() (k verdict.Cached, source verdict.Source, stale *verdic
 			Trail:   []verdict.Attempt{{At: c.started, Outcome: verdict.AttemptLate, LatencyMS: time.Since(c.started).Milliseconds()}},
 			Sent:    1,
 		}
+		if c.elsewhere {
+			out.Trail, out.Sent = nil, 0
+		}
 	}
 	return c.known, c.source, c.stale, out
 }
 
-// interactive is the work of a flight that a person waits for.
-func (s *Service) interactive(ctx context.Context, c *check, plan verdict.Plan) error {
-	if s.look(ctx, c, true) {
+// outOfTime says that the check ended because whoever began it had no time to ask.
+func (c *check) outOfTime() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended && c.known == (verdict.Cached{}) && c.outcome.Sent == 0 && c.outcome.Verdict.Reason == verdict.BudgetExhausted
+}
+
+// find is the work of a flight: what is known, else what the upstream says. Markers says whether a marker is an answer.
+func (s *Service) find(ctx context.Context, c *check, plan verdict.Plan, markers bool) error {
+	if s.look(ctx, c, markers) {
 		return nil
+	}
+	if s.cfg.Leases != nil {
+		return s.askOnce(ctx, c, plan, markers)
 	}
 	return s.ask(ctx, c, plan)
 }
 
-// look searches what is known, from near to far, and says whether that is the answer. Markers answer people only:
-// the loop looks for the verdict behind them.
+// look searches what is known, from near to far, and says whether that is the answer. Markers answer people only, and
+// not those who ask again: the loop looks for the verdict behind them.
 func (s *Service) look(ctx context.Context, c *check, markers bool) bool {
 	now := time.Now()
 	take := func(k verdict.Cached) bool {
@@ -507,6 +546,9 @@ func (s *Service) record(ctx context.Context, c *check, out verdict.Outcome, w f
 		entry.Counted = !counts
 		c.counted = true
 	}
+	if c.elsewhere {
+		entry.Counted = true
+	}
 	c.mu.Unlock()
 	if shared {
 		select {
@@ -639,11 +681,8 @@ func (s *Service) Recheck(ctx context.Context, claim fallback.Claim) verdict.Out
 			return c
 		},
 		func(ctx context.Context, c *check) error {
-			if s.look(ctx, c, false) {
-				return nil
-			}
-			return s.ask(ctx, c, verdict.Plan{Class: verdict.Background, Until: time.Now().Add(plan.Budget), MaxRetries: plan.MaxRetries,
-				Fingerprint: claim.Fingerprint.Prefix()})
+			return s.find(ctx, c, verdict.Plan{Class: verdict.Background, Until: time.Now().Add(plan.Budget), MaxRetries: plan.MaxRetries,
+				Fingerprint: claim.Fingerprint.Prefix()}, false)
 		})
 	if err != nil {
 		return cutOff()
@@ -662,13 +701,17 @@ func (s *Service) Recheck(ctx context.Context, claim fallback.Claim) verdict.Out
 		// Joined a person's flight, which ended on a marker: the row itself. Nothing was asked; come again soon.
 		return cutOff()
 	}
-	if counted && out.Cause != verdict.CauseUpstream {
+	cause := out.Cause
+	if f.Value().learnt() { // who asked counts it
+		cause, counted = causeOf(out.Verdict.Reason), true
+	}
+	if counted && cause != verdict.CauseUpstream {
 		// Counted once is enough, and the time that the answer asks for still holds.
 		step := claim.Attempts
-		if out.Cause == verdict.CauseUnusable {
+		if cause == verdict.CauseUnusable {
 			step = claim.Unusable
 		}
-		if next := time.Now().Add(fallback.CheckIn(out.Cause, step)); next.After(out.NotBefore) {
+		if next := time.Now().Add(fallback.CheckIn(cause, step)); next.After(out.NotBefore) {
 			out.NotBefore = next
 		}
 		out.Cause = verdict.CauseUpstream

@@ -503,6 +503,25 @@ type away struct {
 	*fallback.SQLite
 	mu   sync.Mutex
 	down bool
+	slow time.Duration // what a look-up takes
+}
+
+func (a *away) slowly(d time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.slow = d
+}
+
+func (a *away) Lookup(ctx context.Context, fp normalize.Fingerprint) (fallback.Found, error) {
+	a.mu.Lock()
+	slow := a.slow
+	a.mu.Unlock()
+	select {
+	case <-time.After(slow):
+	case <-ctx.Done():
+		return fallback.Found{}, ctx.Err()
+	}
+	return a.SQLite.Lookup(ctx, fp)
 }
 
 func (a *away) set(down bool) {
