@@ -2,11 +2,13 @@ package cache
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
 
 	"validator-gw/internal/normalize"
+	"validator-gw/internal/redisconn"
 	"validator-gw/internal/verdict"
 )
 
@@ -246,6 +248,10 @@ func (b *behind) flushShared(ctx context.Context, cancel context.CancelFunc) {
 		for len(batch) > 0 {
 			n := min(len(batch), batchSize)
 			err := b.redis.put(ctx, batch[:n])
+			if err != nil && !errors.Is(err, redisconn.ErrResting) {
+				b.metrics.wrote(err)
+				err = b.redis.put(ctx, batch[:n]) // those who wait for it at other replicas would wait in vain
+			}
 			b.metrics.wrote(err)
 			failed = failed || err != nil
 			for _, s := range batch[:n] {

@@ -95,7 +95,7 @@ func (r *Redis) put(ctx context.Context, batch []sharedEntry) error {
 	if len(values) == 0 {
 		return nil
 	}
-	return r.conn.Call(ctx, writeTimeout, func(ctx context.Context, c redis.UniversalClient) error {
+	return r.conn.Call(ctx, max(writeTimeout, r.conn.LookUp()), func(ctx context.Context, c redis.UniversalClient) error {
 		_, err := c.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			for _, v := range values {
 				pipe.Eval(ctx, setUnlessErased, []string{v.key}, v.b, v.life.Milliseconds())

@@ -22,6 +22,8 @@ const (
 	failedLife = 1500 * time.Millisecond
 	// keepLimit bounds a call for which nobody waits.
 	keepLimit = 200 * time.Millisecond
+	// landLimit is how long a lease waits for its result to be written: two writes, and less than is left of its life.
+	landLimit = 500 * time.Millisecond
 )
 
 // failedPrefix begins what stands in a lease's place after a failure. No token holds a colon.
@@ -151,8 +153,8 @@ func (l *Leases) Close(ctx context.Context) error {
 // Release gives the lease back: whoever waits takes over.
 func (l *Lease) Release() { l.finish(ending{}) }
 
-// Landed gives it back once written is closed, which says that others find the result. If that does not come within the
-// connection's LookUp, the lease ends with its life.
+// Landed gives it back once written is closed, which says that others find the result. If that does not come within half a
+// second, the lease ends with its life: until then others may find the result elsewhere.
 func (l *Lease) Landed(written <-chan struct{}) { l.finish(ending{written: written}) }
 
 // Failed leaves word that there will be no result: why, which must not be empty, stands in the lease's place for 1.5 s.
@@ -197,7 +199,7 @@ func (l *Lease) renew(ctx context.Context) bool {
 
 func (l *Lease) giveBack(ctx context.Context, e ending) {
 	if e.written != nil {
-		late := time.NewTimer(l.leases.conn.LookUp())
+		late := time.NewTimer(landLimit)
 		defer late.Stop()
 		select {
 		case <-e.written:

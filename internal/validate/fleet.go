@@ -41,6 +41,11 @@ func (s *Service) askOnce(ctx context.Context, c *check, plan verdict.Plan, mark
 	lease, seen, err := s.cfg.Leases.Take(ctx, key)
 	for n := 0; ; n++ {
 		switch {
+		case s.heard(ctx, c, plan, seen, markers && lease != nil),
+			n > 0 && (err != nil || lease != nil || n == closeLooks) && s.kept(ctx, c, plan):
+			lease.Release()
+			s.metrics.leased(leaseJoined)
+			return nil
 		case err != nil && n > 0 && time.Until(plan.Until) < leastAsk:
 			lease.Release()
 			s.lost(c, verdict.UpstreamTimeout)
@@ -48,10 +53,6 @@ func (s *Service) askOnce(ctx context.Context, c *check, plan verdict.Plan, mark
 		case err != nil:
 			s.metrics.leased(leaseAway)
 			return s.lead(ctx, c, plan, lease)
-		case s.heard(ctx, c, plan, seen, markers && lease != nil):
-			lease.Release()
-			s.metrics.leased(leaseJoined)
-			return nil
 		case lease != nil:
 			s.metrics.leased(leaseMine)
 			return s.lead(ctx, c, plan, lease)
@@ -110,6 +111,31 @@ func (s *Service) heard(ctx context.Context, c *check, plan verdict.Plan, seen f
 	if !ok || !k.Fresh(time.Now()) || k.Verdict == nil && !markers {
 		return false
 	}
+	s.learn(ctx, c, plan, k)
+	return true
+}
+
+// kept takes what another replica has left in the store, which does not need Redis: a verdict that could not be written
+// there, or that Redis forgot, is not paid for again.
+func (s *Service) kept(ctx context.Context, c *check, plan verdict.Plan) bool {
+	look, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	found, row, err := s.stored(look, c.fp, c.addr)
+	if err != nil {
+		s.metrics.lookupErrors.Inc()
+		return false
+	}
+	v := found.Verdict
+	if v == nil || row != c.fp || !(verdict.Cached{Verdict: v}).Fresh(time.Now()) {
+		return false
+	}
+	s.cache.Fill(c.fp, *v)
+	s.learn(ctx, c, plan, verdict.Cached{Verdict: v})
+	return true
+}
+
+// learn ends a check with what another replica found out.
+func (s *Service) learn(ctx context.Context, c *check, plan verdict.Plan, k verdict.Cached) {
 	c.mu.Lock()
 	c.known, c.source, c.ended = k, verdict.FromFlight, true
 	open, row := c.open, c.row
@@ -117,7 +143,6 @@ func (s *Service) heard(ctx context.Context, c *check, plan verdict.Plan, seen f
 	if open && k.Verdict != nil && plan.Class == verdict.Interactive {
 		s.settle(ctx, row, *k.Verdict, nil) // the other need not know of the review
 	}
-	return true
 }
 
 // lost ends a check that waited for another replica in vain.

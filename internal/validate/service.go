@@ -291,7 +291,11 @@ func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow
 	}
 	ctx, cancel := context.WithTimeout(ctx, max(writeTimeout, time.Until(start.Add(budget-slack))))
 	defer cancel()
-	return s.recorded(ctx, who, c, out, watcher)
+	a, err := s.recorded(ctx, who, c, out, watcher)
+	if joined && a.Source == verdict.FromUpstream {
+		a.Source = verdict.FromFlight
+	}
+	return a, err
 }
 
 // recorded answers with a durable row, or with the verdict when it comes in the last moment. ctx has the deadline
@@ -300,7 +304,8 @@ func (s *Service) recorded(ctx context.Context, who asker, c *check, out verdict
 	review, final, err := s.record(ctx, c, out, w)
 	switch {
 	case final != nil:
-		return s.known(who, verdict.Cached{Verdict: final}, verdict.FromUpstream), nil
+		_, source, _, _ := c.result()
+		return s.known(who, verdict.Cached{Verdict: final}, source), nil
 	case err != nil:
 		nd := &NotDurable{Err: err}
 		if errors.Is(err, fallback.ErrUnknownCommit) {
