@@ -8,6 +8,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -23,8 +24,15 @@ const (
 // maxSessionID bounds session_id, as the document says; it counts characters.
 const maxSessionID = 128
 
-// fields names the fields of a body and where each goes: a **string or a **bool, which stays nil when it is absent.
-type fields map[string]any
+// fields are the fields of a body.
+type fields []field
+
+// field names one and says where it goes: to text or to flag, which stays nil when it is absent.
+type field struct {
+	name string
+	text **string
+	flag **bool
+}
 
 // validateBody is the body of POST /validate, in either format.
 type validateBody struct {
@@ -36,7 +44,8 @@ type validateBody struct {
 func (a *API) readValidate(x *exchange, r *http.Request) (validateBody, *problem) {
 	var b validateBody
 	dest := fields{
-		"email": &b.email, "flow": &b.flow, "typing": &b.typing, "session_id": &b.sessionID, "callback": &b.callback,
+		{name: "email", text: &b.email}, {name: "flow", text: &b.flow}, {name: "typing", flag: &b.typing},
+		{name: "session_id", text: &b.sessionID}, {name: "callback", text: &b.callback},
 	}
 	media := mediaType(r.Header)
 	if media != mediaJSON && media != mediaForm {
@@ -85,10 +94,18 @@ func mediaType(h http.Header) string {
 	return media
 }
 
-// readBody reads the whole body within the limit.
+// readBody reads the whole body within the limit. What it returns is good until the exchange's scratch is used again.
 func (a *API) readBody(x *exchange, r *http.Request) ([]byte, *problem) {
 	if r.ContentLength > a.config.MaxBody {
 		return nil, a.tooLarge()
+	}
+	if r.ContentLength >= 0 { // the server ends the body there
+		body := slices.Grow(x.scratch(), int(r.ContentLength))[:r.ContentLength]
+		if _, err := io.ReadFull(r.Body, body); err != nil {
+			return nil, endedEarly
+		}
+		x.keep(body)
+		return body, nil
 	}
 	// The server's own writer, since it is told to close the connection of a body that goes on for too long.
 	body, err := io.ReadAll(http.MaxBytesReader(x.ResponseWriter, r.Body, a.config.MaxBody))
@@ -96,7 +113,7 @@ func (a *API) readBody(x *exchange, r *http.Request) ([]byte, *problem) {
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return nil, a.tooLarge()
 		}
-		return nil, malformedBody.because("The body ended early.")
+		return nil, endedEarly
 	}
 	return body, nil
 }
@@ -107,6 +124,7 @@ func (a *API) tooLarge() *problem {
 
 // The details of a JSON body that is refused. None quotes the body: even a field's name may be an address.
 var (
+	endedEarly    = malformedBody.because("The body ended early.")
 	notOneObject  = malformedBody.because("The body must be one JSON object and nothing else.")
 	notUTF8       = malformedBody.because("The body must be UTF-8.")
 	halfSurrogate = malformedBody.because("A string has an escape that is half a character.")
@@ -125,40 +143,105 @@ func decodeJSON(body []byte, dest fields) *problem {
 	if !wholeEscapes(body) {
 		return halfSurrogate
 	}
-	d := json.NewDecoder(bytes.NewReader(body))
-	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+	if !json.Valid(body) {
 		return notOneObject
 	}
-	seen := make(map[string]bool, len(dest))
-	for d.More() {
-		t, err := d.Token()
-		if err != nil {
-			return notOneObject
+	// From here on the body is known to be JSON, so that to look for what ends a thing is to find it.
+	rest := bytes.TrimLeft(body, jsonSpace)
+	if rest[0] != '{' {
+		return notOneObject
+	}
+	var seen uint64 // a bit for each of dest
+	for rest = bytes.TrimLeft(rest[1:], jsonSpace); rest[0] != '}'; {
+		if rest[0] == ',' {
+			rest = bytes.TrimLeft(rest[1:], jsonSpace)
 		}
-		name := t.(string) // the decoder lets only strings be names
-		to, known := dest[name]
+		n := valueEnd(rest)
+		i := dest.named(rest[:n])
+		rest = bytes.TrimLeft(rest[n:], jsonSpace)
 		switch {
-		case !known:
+		case i < 0:
 			return unknownField
-		case seen[name]:
+		case seen&(1<<i) != 0:
 			return fieldTwice
 		}
-		seen[name] = true
-		var value json.RawMessage
-		if err := d.Decode(&value); err != nil {
-			return notOneObject
-		}
-		if value[0] == 'n' || json.Unmarshal(value, to) != nil { // null would pass as absent
+		seen |= 1 << i
+		rest = bytes.TrimLeft(rest[1:], jsonSpace) // after the colon
+		n = valueEnd(rest)
+		if !dest[i].set(rest[:n]) {
 			return wrongType
 		}
-	}
-	if _, err := d.Token(); err != nil { // the closing brace
-		return notOneObject
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return notOneObject
+		rest = bytes.TrimLeft(rest[n:], jsonSpace)
 	}
 	return nil
+}
+
+// jsonSpace is what may stand between the parts of JSON (RFC 8259 2).
+const jsonSpace = " \t\r\n"
+
+// named is the index of the field whose name is this JSON string, or -1.
+func (f fields) named(quoted []byte) int {
+	name := quoted[1 : len(quoted)-1]
+	if bytes.IndexByte(name, '\\') >= 0 {
+		name = []byte(unquote(quoted))
+	}
+	for i := range f {
+		if f[i].name == string(name) {
+			return i
+		}
+	}
+	return -1
+}
+
+// set takes a JSON value, and says whether it is of the field's type. Null is not, which would pass as absent.
+func (f *field) set(value []byte) bool {
+	switch {
+	case f.text != nil && value[0] == '"':
+		s := unquote(value)
+		*f.text = &s
+	case f.flag != nil && (value[0] == 't' || value[0] == 'f'):
+		b := value[0] == 't'
+		*f.flag = &b
+	default:
+		return false
+	}
+	return true
+}
+
+// unquote returns the text of a JSON string that is known to be one.
+func unquote(quoted []byte) (s string) {
+	if bytes.IndexByte(quoted, '\\') < 0 {
+		return string(quoted[1 : len(quoted)-1])
+	}
+	_ = json.Unmarshal(quoted, &s) // it is valid
+	return s
+}
+
+// valueEnd is the length of the JSON value at the beginning of b, which is known to be valid.
+func valueEnd(b []byte) int {
+	depth, quoted := 0, false
+	for i := 0; i < len(b); i++ {
+		switch c := b[i]; {
+		case quoted && c == '\\':
+			i++ // whatever follows ends nothing
+		case c == '"':
+			quoted = !quoted
+			if !quoted && depth == 0 {
+				return i + 1
+			}
+		case quoted:
+		case c == '{' || c == '[':
+			depth++
+		case (c == '}' || c == ']') && depth > 0:
+			depth--
+			if depth == 0 {
+				return i + 1
+			}
+		case depth == 0 && (c == ',' || c == '}' || c == ' ' || c == '\t' || c == '\r' || c == '\n'): // after a number or a word
+			return i
+		}
+	}
+	return len(b)
 }
 
 // wholeEscapes says whether each \u escape of a surrogate in body has its other half (RFC 8259 8.2). encoding/json puts
@@ -199,24 +282,23 @@ func decodeForm(body []byte, dest fields) *problem {
 	if err != nil {
 		return malformedForm
 	}
-	for name, to := range dest {
-		values := form[name]
+	for _, to := range dest {
+		values := form[to.name]
 		if len(values) == 0 {
 			continue
 		}
 		if len(values) > 1 {
 			return fieldTwice
 		}
-		switch to := to.(type) {
-		case **string:
-			*to = &values[0]
-		case **bool:
-			b, ok := formBool(values[0])
-			if !ok {
-				return wrongType
-			}
-			*to = &b
+		if to.text != nil {
+			*to.text = &values[0]
+			continue
 		}
+		b, ok := formBool(values[0])
+		if !ok {
+			return wrongType
+		}
+		*to.flag = &b
 	}
 	return nil
 }

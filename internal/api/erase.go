@@ -19,7 +19,7 @@ func (a *API) EraseAddress(w http.ResponseWriter, r *http.Request, _ openapi.Era
 	body, p := a.readBody(x, r)
 	var email *string
 	if p == nil {
-		p = decodeJSON(body, fields{"email": &email})
+		p = decodeJSON(body, fields{{name: "email", text: &email}})
 	}
 	switch {
 	case p != nil:

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
@@ -14,6 +13,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"validator-gw/internal/validate"
@@ -32,6 +32,39 @@ type exchange struct {
 	code   string // of the problem
 	err    error  // why there was a 5xx
 	answer *validate.Answer
+	buffer *[]byte // of the pool; see scratch
+}
+
+// buffers are for bodies, in and out. None is kept that grew beyond maxKept.
+var buffers = sync.Pool{New: func() any {
+	b := make([]byte, 0, 1<<10)
+	return &b
+}}
+
+const maxKept = 32 << 10
+
+// scratch returns an empty buffer that is the exchange's until it ends. It is the same each time, so what was in it before
+// must not be needed any more.
+func (x *exchange) scratch() []byte {
+	if x.buffer == nil {
+		x.buffer = buffers.Get().(*[]byte)
+	}
+	return (*x.buffer)[:0]
+}
+
+// keep takes back what scratch gave, which may have grown.
+func (x *exchange) keep(b []byte) {
+	if x.buffer != nil && cap(b) <= maxKept {
+		*x.buffer = b
+	}
+}
+
+// release gives the buffer to those who come next.
+func (x *exchange) release() {
+	if x.buffer != nil {
+		buffers.Put(x.buffer)
+		x.buffer = nil
+	}
 }
 
 // Unwrap lets http.ResponseController reach the server's own writer.
@@ -64,10 +97,14 @@ func (x *exchange) writeJSON(status int, mediaType string, body any) {
 	if err != nil {
 		panic(err) // our own types always marshal
 	}
-	b = append(b, '\n')
+	x.writeBytes(status, []string{mediaType}, append(b, '\n'))
+}
+
+// writeBytes writes b as the whole response. The media type is a header's value.
+func (x *exchange) writeBytes(status int, mediaType []string, b []byte) {
 	h := x.Header()
-	h.Set("Content-Type", mediaType)
-	h.Set("Content-Length", strconv.Itoa(len(b)))
+	h["Content-Type"] = mediaType
+	h["Content-Length"] = []string{strconv.Itoa(len(b))}
 	x.WriteHeader(status)
 	_, _ = x.Write(b) // an error means that the caller left
 }
@@ -89,7 +126,7 @@ func (a *API) serve(rt *route) http.HandlerFunc {
 // prepare names the request and brings the headers into the form that the generated glue reads: at most one value each.
 func (a *API) prepare(x *exchange, r *http.Request) {
 	x.id = a.requestID(r)
-	r.Header["X-Request-Id"] = []string{x.id}
+	delete(r.Header, "X-Request-Id")                  // x.id is what counts from here on
 	if v := r.Header["Accept-Language"]; len(v) > 1 { // RFC 9110 5.3: a list may come in several lines
 		r.Header["Accept-Language"] = []string{strings.Join(v, ", ")}
 	}
@@ -98,9 +135,16 @@ func (a *API) prepare(x *exchange, r *http.Request) {
 	}
 	h := x.Header()
 	h["X-Request-Id"] = []string{x.id}
-	h["Cache-Control"] = []string{"no-store"}
-	h["X-Content-Type-Options"] = []string{"nosniff"}
+	h["Cache-Control"] = noStore
+	h["X-Content-Type-Options"] = noSniff
 }
+
+// Values of headers that all responses share. A header is set anew, never appended to or changed in place.
+var (
+	noStore  = []string{"no-store"}
+	noSniff  = []string{"nosniff"}
+	onlyJSON = []string{mediaJSON}
+)
 
 // finish recovers from a panic, and logs and counts the request.
 func (a *API) finish(x *exchange, r *http.Request) {
@@ -114,6 +158,7 @@ func (a *API) finish(x *exchange, r *http.Request) {
 	x.route.inFlight.Dec()
 	a.metrics.count(x.route, r.Method, x.status, took)
 	a.log(x, r, took)
+	x.release()
 }
 
 // recovered answers a request whose handler panicked, and returns what is left to do after logging. The value of the
@@ -149,8 +194,9 @@ func (a *API) log(x *exchange, r *http.Request, took time.Duration) {
 	case x.route.probe && x.status < 400:
 		level = slog.LevelDebug
 	}
-	ctx := context.WithoutCancel(r.Context())
-	if !a.config.Log.Enabled(ctx, level) {
+	ctx := r.Context()
+	handler := a.config.Log.Handler()
+	if !handler.Enabled(ctx, level) {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 20)
@@ -181,7 +227,10 @@ func (a *API) log(x *exchange, r *http.Request, took time.Duration) {
 			slog.Int("attempts", n.Attempts),
 			slog.Int64("backoff_ms", n.Backoff.Milliseconds()))
 	}
-	a.config.Log.LogAttrs(ctx, level, "request", attrs...)
+	// Not by the logger, which would look for the line of code that logs: there is this one only.
+	line := slog.NewRecord(x.start.Add(took), level, "request", 0)
+	line.AddAttrs(attrs...)
+	_ = handler.Handle(ctx, line) // as the logger does: there is nowhere else to say so
 }
 
 // minToken is the least length of a token that is looked for in a request's name: a shorter one that is no key would be found by chance.

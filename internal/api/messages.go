@@ -21,6 +21,8 @@ const (
 var (
 	langs   = []lang{english, spanish}
 	matcher = language.NewMatcher([]language.Tag{language.English, language.Spanish})
+	// contentLanguage is the header of each, as all responses share it.
+	contentLanguage = map[lang][]string{english: {string(english)}, spanish: {string(spanish)}}
 )
 
 // maxAcceptLanguage bounds the header that is parsed; a browser's has some dozens of bytes.

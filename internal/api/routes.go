@@ -65,9 +65,29 @@ func (a *API) table() []*route {
 	}
 }
 
+// usualPath is where nearly all requests go.
+const usualPath = "/validate"
+
+// front is the router, and a way past it for what nearly all requests ask for, which have no use for the router's copy of
+// the request.
+type front struct {
+	*chi.Mux
+	usual http.HandlerFunc
+}
+
+// ServeHTTP answers a request.
+func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodPost && r.URL.Path == usualPath && r.URL.RawPath == "" {
+		f.usual(w, r)
+		return
+	}
+	f.Mux.ServeHTTP(w, r)
+}
+
 // router ties the routes together. A HEAD is answered like the GET of its path, without the body.
-func (a *API) router() *chi.Mux {
+func (a *API) router() *front {
 	m := chi.NewRouter()
+	f := &front{Mux: m}
 	m.Use(middleware.GetHead)
 	for _, rt := range a.routes {
 		switch rt.pattern {
@@ -78,8 +98,11 @@ func (a *API) router() *chi.Mux {
 		default:
 			m.Method(rt.method, rt.pattern, a.serve(rt))
 		}
+		if rt.method == http.MethodPost && rt.pattern == usualPath {
+			f.usual = a.serve(rt)
+		}
 	}
-	return m
+	return f
 }
 
 func (a *API) nothingHere(w http.ResponseWriter, _ *http.Request) {

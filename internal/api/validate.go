@@ -152,12 +152,17 @@ func (a *API) reply(x *exchange, r *http.Request, status int, answer validate.An
 		x.flow = answer.Flow
 	}
 	lang := preferred(r.Header.Get("Accept-Language"))
-	x.Header()["Content-Language"] = []string{string(lang)}
-	body := toWire(answer, lang)
-	if body.PollAfterMs != nil {
+	x.Header()["Content-Language"] = contentLanguage[lang]
+	if answer.Status == verdict.NeedsReview {
 		x.Header().Set("Retry-After", wholeSeconds(answer.PollAfter))
 	}
-	x.writeJSON(status, mediaJSON, body)
+	if answer.Trail != nil {
+		x.writeJSON(status, mediaJSON, toWire(answer, lang))
+		return
+	}
+	b := append(appendAnswer(x.scratch(), &answer, lang), '\n')
+	x.writeBytes(status, onlyJSON, b)
+	x.keep(b)
 }
 
 // toWire turns an answer into the document's form.
@@ -200,15 +205,15 @@ func toWire(n validate.Answer, lang lang) openapi.Answer {
 	}
 	if !n.CheckedAt.IsZero() {
 		body.Source.CheckedAt = wireTime(n.CheckedAt)
-		age := max(n.Age, 0).Milliseconds() // clocks of replicas may differ
-		body.Source.AgeMs = &age
+		ms := age(&n)
+		body.Source.AgeMs = &ms
 	}
 	if n.Status == verdict.NeedsReview {
 		if !n.NextCheckAt.IsZero() {
 			body.NextCheckAt = wireTime(n.NextCheckAt)
 		}
-		poll := max(n.PollAfter.Milliseconds(), 1)
-		body.PollAfterMs = &poll
+		ms := poll(&n)
+		body.PollAfterMs = &ms
 	}
 	if n.DisposableList != (verdict.List{}) {
 		body.DisposableList = &openapi.List{Name: n.DisposableList.Name, Version: orNull(n.DisposableList.Version),
@@ -243,8 +248,7 @@ func orNull(s string) *string {
 	return &s
 }
 
-// wireTime is in UTC and has milliseconds: more would suggest an accuracy that clocks don't have.
 func wireTime(t time.Time) *time.Time {
-	t = t.UTC().Truncate(time.Millisecond)
+	t = milliseconds(t)
 	return &t
 }
