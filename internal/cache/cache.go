@@ -141,7 +141,7 @@ func (c *Cache) Local(fp normalize.Fingerprint) (verdict.Cached, bool) {
 	if ok && e.Life(time.Now()) <= 0 {
 		ok = false
 	}
-	c.metrics.looked(levelMemory, ok, nil)
+	c.metrics.lookedLocal(ok)
 	return e, ok
 }
 
@@ -200,6 +200,16 @@ func (c *Cache) Fill(fp normalize.Fingerprint, v verdict.Verdict) {
 	c.put(fp, verdict.Cached{Verdict: &v})
 }
 
+// FillStale is Fill for a verdict that is no longer fresh. In Redis it does not take the place of another, which may have
+// been put there since the store was read.
+func (c *Cache) FillStale(fp normalize.Fingerprint, v verdict.Verdict) {
+	e := verdict.Cached{Verdict: &v}
+	c.keep(fp, e, func() {
+		c.local.Set(fp, e)
+		c.behind.send(sharedEntry{fp: fp, e: e, weak: true})
+	})
+}
+
 // Keep is Fill for a verdict that the durable store has under a former key: it is written under this one, too.
 func (c *Cache) Keep(fp normalize.Fingerprint, v verdict.Verdict) {
 	c.local.Set(fp, verdict.Cached{Verdict: &v})
@@ -219,7 +229,7 @@ func (c *Cache) Mark(fp normalize.Fingerprint, m verdict.Marker) {
 func (c *Cache) put(fp normalize.Fingerprint, e verdict.Cached) {
 	c.keep(fp, e, func() {
 		c.local.Set(fp, e)
-		c.behind.shared(fp, e)
+		c.behind.send(sharedEntry{fp: fp, e: e})
 	})
 }
 

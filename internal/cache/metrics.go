@@ -10,6 +10,7 @@ const (
 
 type metrics struct {
 	requests    *prometheus.CounterVec
+	local       [2]prometheus.Counter // of the process's level, miss and hit: nearly every request counts there
 	redisWrites *prometheus.CounterVec
 	entries     prometheus.GaugeFunc
 	written     prometheus.Counter
@@ -43,12 +44,22 @@ func newMetrics(reg prometheus.Registerer, size func() float64) *metrics {
 			m.requests.WithLabelValues(tier, result)
 		}
 	}
+	m.local = [2]prometheus.Counter{m.requests.WithLabelValues(levelMemory, "miss"), m.requests.WithLabelValues(levelMemory, "hit")}
 	m.redisWrites.WithLabelValues("ok")
 	m.redisWrites.WithLabelValues("error")
 	if reg != nil {
 		reg.MustRegister(m.requests, m.redisWrites, m.entries, m.written, m.writeErrors, m.waiting, m.lost)
 	}
 	return m
+}
+
+// lookedLocal counts a look-up in the process.
+func (m *metrics) lookedLocal(hit bool) {
+	if hit {
+		m.local[1].Inc()
+		return
+	}
+	m.local[0].Inc()
 }
 
 func (m *metrics) looked(tier string, hit bool, err error) {

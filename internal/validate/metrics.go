@@ -18,6 +18,9 @@ type metrics struct {
 	settledLate  prometheus.Counter
 	leases       *prometheus.CounterVec
 	callsSaved   prometheus.Counter
+	// cached are those of answers from the cache, which are nearly all.
+	cached map[verdict.Status]prometheus.Counter
+	hit    prometheus.Observer
 }
 
 // newMetrics registers those of leases only where there are any.
@@ -52,6 +55,11 @@ func newMetrics(reg prometheus.Registerer, leases bool) *metrics {
 	for _, so := range verdict.Sources {
 		m.duration.WithLabelValues(string(so))
 	}
+	m.cached = make(map[verdict.Status]prometheus.Counter)
+	for _, st := range verdict.Statuses {
+		m.cached[st] = m.validations.WithLabelValues(string(st), string(verdict.FromCache))
+	}
+	m.hit = m.duration.WithLabelValues(string(verdict.FromCache))
 	m.flights.WithLabelValues("leader")
 	m.flights.WithLabelValues("follower")
 	for _, r := range verdict.ReviewReasons {
@@ -70,6 +78,11 @@ func newMetrics(reg prometheus.Registerer, leases bool) *metrics {
 }
 
 func (m *metrics) answered(a Answer, took time.Duration) {
+	if c := m.cached[a.Status]; c != nil && a.Source == verdict.FromCache {
+		c.Inc()
+		m.hit.Observe(took.Seconds())
+		return
+	}
 	m.validations.WithLabelValues(string(a.Status), string(a.Source)).Inc()
 	m.duration.WithLabelValues(string(a.Source)).Observe(took.Seconds())
 }
