@@ -147,6 +147,9 @@ type Claim struct {
 	RecordedAt                          time.Time
 	// Outage is the time the review spent waiting on the upstream's side; it does not count towards its age.
 	Outage time.Duration
+	// AskedAt is when somebody last asked for a new check, zero when nobody did: a verdict that began before does not end
+	// the review. It may be later than Now while events are expected.
+	AskedAt time.Time
 	// Now is the store's clock at the claim.
 	Now time.Time
 }

@@ -63,10 +63,10 @@ SELECT CASE WHEN (SELECT count(*) FROM pass1) >= $5 THEN (SELECT domain_key FROM
             ELSE coalesce((SELECT domain_key FROM walk ORDER BY n DESC LIMIT 1), $1) END,
        now(),
        c.review_id::text, c.lease_token, c.domain_key, c.priority, c.cause, c.attempts, c.snoozes, c.unusable,
-       c.claims, c.outage_ms, c.fingerprint, c.address, c.reason, c.recorded_at
+       c.claims, c.outage_ms, c.fingerprint, c.address, c.reason, c.recorded_at, c.asked_at
 FROM (SELECT) AS one LEFT JOIN (
     SELECT * FROM claimed CROSS JOIN LATERAL (
-        SELECT fingerprint, address, reason, recorded_at FROM reviews WHERE id = claimed.review_id LIMIT 1) AS r
+        SELECT fingerprint, address, reason, recorded_at, asked_at FROM reviews WHERE id = claimed.review_id LIMIT 1) AS r
 ) AS c ON true
 ORDER BY c.priority DESC`
 
@@ -110,9 +110,9 @@ func (s *Postgres) claim(ctx context.Context, req ClaimRequest) (res ClaimResult
 		var priority *int16
 		var attempts, snoozes, unusable, claims *int
 		var fp, address []byte
-		var recorded *time.Time
+		var recorded, asked *time.Time
 		err := rows.Scan(&res.Cursor, &now, &id, &token, &domain, &priority, &cause, &attempts, &snoozes, &unusable,
-			&claims, &outage, &fp, &address, &reason, &recorded)
+			&claims, &outage, &fp, &address, &reason, &recorded, &asked)
 		if err != nil {
 			return ClaimResult{}, nil, err
 		}
@@ -125,6 +125,9 @@ func (s *Postgres) claim(ctx context.Context, req ClaimRequest) (res ClaimResult
 			Reason:  verdict.Reason(*reason), Cause: verdict.Cause(*cause), Priority: Priority(*priority),
 			Attempts: *attempts, Snoozes: *snoozes, Unusable: *unusable, Claims: *claims,
 			RecordedAt: recorded.UTC(), Outage: time.Duration(*outage) * time.Millisecond, Now: now.UTC(),
+		}
+		if asked != nil {
+			c.AskedAt = asked.UTC()
 		}
 		if c.Address.IsZero() {
 			unreadable = append(unreadable, c)
@@ -187,7 +190,8 @@ WHERE q.review_id = i.id::uuid AND q.lease_token = i.token AND i.token <> 0`
 }
 
 // settle ends reviews in one statement. It locks the rows of reviews first, in the order of their ids, as every
-// other statement does: so none waits for another in a circle.
+// other statement does: so none waits for another in a circle. Counting them makes that step come first; a join with it
+// would compare each with each, and find nothing out: a row of the queue exists only while its review is open.
 const settle = `
 WITH input AS MATERIALIZED (
     SELECT id::uuid AS id, token, body::jsonb AS body, trail::jsonb AS trail, verdict_id::uuid AS verdict_id,
@@ -198,8 +202,8 @@ WITH input AS MATERIALIZED (
 ), locked AS MATERIALIZED (
     SELECT id FROM reviews WHERE id = ANY ($1::text[]::uuid[]) AND state = 'open' ORDER BY id FOR UPDATE
 ), held AS (
-    DELETE FROM review_queue q USING locked l, input i
-     WHERE i.id = l.id AND q.review_id = l.id AND q.lease_token = i.token AND i.token <> 0
+    DELETE FROM review_queue q USING input i
+     WHERE q.review_id = i.id AND q.lease_token = i.token AND i.token <> 0 AND (SELECT count(*) FROM locked) >= 0
     RETURNING i.*
 ), settled AS (
     UPDATE reviews r
@@ -226,10 +230,7 @@ SELECT id::text FROM held`
 // if it has a hard expiry. ErrLeaseLost: the token is not the row's own, and nothing was written.
 func (s *Postgres) Settle(ctx context.Context, c Claim, v verdict.Verdict, trail []verdict.Attempt) error {
 	lost, err := s.SettleBatch(ctx, []Settlement{{Claim: c, Verdict: v, Trail: trail}})
-	if err == nil && len(lost) > 0 {
-		return ErrLeaseLost
-	}
-	return err
+	return onlyRow(lost, err)
 }
 
 // SettleBatch is Settle for several claims, at most MaxBatch, in one transaction. It returns the claims whose
@@ -264,26 +265,13 @@ func (s *Postgres) SettleBatch(ctx context.Context, batch []Settlement) (lost []
 			hard[i] = &v.HardUntil
 		}
 	}
-	conn, err := s.work.acquire(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("settle: %w", err)
-	}
-	defer conn.Release()
-	rows, err := conn.Query(ctx, settle, ids, tokens, bodies, trails, verdictIDs, statuses, reasons, checked, hard)
-	if err != nil {
-		return nil, fmt.Errorf("settle: %w", err)
-	}
-	done, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	done, err := s.ended(ctx, settle, ids, tokens, bodies, trails, verdictIDs, statuses, reasons, checked, hard)
 	if err != nil {
 		return nil, fmt.Errorf("settle: %w", err)
 	}
 	s.open.Add(-int64(len(done)))
-	held := make(map[string]bool, len(done))
-	for _, id := range done {
-		held[id] = true
-	}
 	for _, b := range batch {
-		if !held[b.Claim.ReviewID] {
+		if !done[b.Claim.ReviewID] {
 			lost = append(lost, b.Claim)
 		}
 	}
@@ -292,7 +280,7 @@ func (s *Postgres) SettleBatch(ctx context.Context, batch []Settlement) (lost []
 
 const settleOpen = `
 WITH locked AS MATERIALIZED (
-    SELECT id FROM reviews WHERE fingerprint = $1 AND state = 'open' FOR UPDATE
+    SELECT id FROM reviews WHERE fingerprint = $1 AND state = 'open' AND (asked_at IS NULL OR asked_at <= $9) FOR UPDATE
 ), gone AS (
     DELETE FROM review_queue WHERE review_id = ANY (ARRAY(SELECT id FROM locked))
 ), settled AS (
@@ -313,7 +301,7 @@ SELECT id::text FROM settled`
 
 // SettleOpen ends whatever review is open for the fingerprint, whoever holds its lease: a late or a fresh answer
 // is as good as the loop's. It stores v as Settle does, but only when there was a review to settle; it returns
-// that review's id. No open review is no error.
+// that review's id. No open review is no error, nor is one for which a new check was asked after v began: it goes on.
 func (s *Postgres) SettleOpen(
 	ctx context.Context, fp normalize.Fingerprint, v verdict.Verdict, trail []verdict.Attempt,
 ) (id string, settled bool, err error) {
@@ -334,7 +322,7 @@ func (s *Postgres) SettleOpen(
 		hard = &v.HardUntil
 	}
 	err = s.work.queryRow(ctx, []any{&id}, settleOpen,
-		fp[:], body, more, v.ID, string(v.Status), string(v.Reason), v.CheckedAt, hard)
+		fp[:], body, more, v.ID, string(v.Status), string(v.Reason), v.CheckedAt, hard, v.Began())
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return "", false, nil
@@ -346,45 +334,97 @@ func (s *Postgres) SettleOpen(
 }
 
 const postpone = `
-WITH locked AS MATERIALIZED (
-    SELECT id FROM reviews WHERE id = $1 AND state = 'open' FOR UPDATE
+WITH input AS MATERIALIZED (
+    SELECT id::uuid AS id, token, check_in, reason, cause, trail::jsonb AS trail
+    FROM unnest($1::text[], $2::bigint[], $3::interval[], $4::text[], $5::text[], $6::text[])
+         AS i (id, token, check_in, reason, cause, trail)
+), locked AS MATERIALIZED (
+    SELECT id FROM reviews WHERE id = ANY ($1::text[]::uuid[]) AND state = 'open' ORDER BY id FOR UPDATE
 ), held AS (
-    UPDATE review_queue
-       SET due_at = now() + $3::interval, lease_token = 0, claims = 0, cause = $4,
-           attempts = attempts + $5::integer, unusable = unusable + $6::integer,
-           snoozes = CASE WHEN $4 = 'upstream' THEN snoozes + 1 ELSE 0 END,
-           outage_ms = outage_ms + $7::bigint
-     WHERE review_id = ANY (ARRAY(SELECT id FROM locked)) AND lease_token = $2
-    RETURNING review_id
+    UPDATE review_queue q
+       SET due_at = now() + i.check_in, lease_token = 0, claims = 0, cause = i.cause,
+           attempts = q.attempts + (i.cause = 'mailbox')::integer, unusable = q.unusable + (i.cause = 'unusable')::integer,
+           snoozes = CASE WHEN i.cause = 'upstream' THEN q.snoozes + 1 ELSE 0 END,
+           outage_ms = q.outage_ms + CASE WHEN i.cause = 'upstream' THEN (extract(epoch FROM i.check_in) * 1000)::bigint ELSE 0 END
+      FROM input i
+     WHERE q.review_id = i.id AND q.lease_token = i.token AND i.token <> 0 AND (SELECT count(*) FROM locked) >= 0
+    RETURNING i.*
 )
 UPDATE reviews r
-   SET reason = $8, cause = $4, updated_at = now(),
-       trail = jsonb_path_query_array(r.trail || $9::jsonb, ` + keepTrail + `)
- WHERE r.id = ANY (ARRAY(SELECT review_id FROM held))`
+   SET reason = h.reason, cause = h.cause, updated_at = now(),
+       trail = jsonb_path_query_array(r.trail || h.trail, ` + keepTrail + `)
+  FROM held h
+ WHERE r.id = h.id
+RETURNING r.id::text`
 
 // Postpone ends a lease with no final answer: the review is due again after CheckIn. CauseMailbox counts an
 // attempt and CauseUnusable an unusable answer; CauseUpstream counts a snooze and adds CheckIn to the outage.
 // ErrLeaseLost: the token is not the row's own, and nothing was written.
-func (s *Postgres) Postpone(ctx context.Context, c Claim, p Postponement) (err error) {
+func (s *Postgres) Postpone(ctx context.Context, c Claim, p Postponement) error {
+	lost, err := s.PostponeBatch(ctx, []Delay{{Claim: c, Postponement: p}})
+	return onlyRow(lost, err)
+}
+
+// PostponeBatch is Postpone for several claims, at most MaxBatch, in one transaction. It returns the claims whose lease
+// was lost; the others are postponed. A postponement that no row can hold is an error, before anything is written.
+func (s *Postgres) PostponeBatch(ctx context.Context, batch []Delay) (lost []Claim, err error) {
 	defer s.metrics.observe("postpone", time.Now(), &err)
-	if err := p.check(); err != nil {
-		return err
+	n := len(batch)
+	if n == 0 {
+		return nil, nil
 	}
-	if c.Token == 0 {
+	if err := checkDelays(batch); err != nil {
+		return nil, fmt.Errorf("postpone: %w", err)
+	}
+	ids, tokens, times := make([]string, n), make([]int64, n), make([]time.Duration, n)
+	reasons, causes, trails := make([]string, n), make([]string, n), make([]string, n)
+	for i, d := range batch {
+		if trails[i], err = encodeTrail(d.Trail); err != nil {
+			return nil, fmt.Errorf("postpone: %w", err)
+		}
+		ids[i], tokens[i], times[i] = d.Claim.ReviewID, d.Claim.Token, d.CheckIn
+		reasons[i], causes[i] = string(d.Reason), string(d.Cause)
+	}
+	done, err := s.ended(ctx, postpone, ids, tokens, times, reasons, causes, trails)
+	if err != nil {
+		return nil, fmt.Errorf("postpone: %w", err)
+	}
+	for _, d := range batch {
+		if !done[d.Claim.ReviewID] {
+			lost = append(lost, d.Claim)
+		}
+	}
+	return lost, nil
+}
+
+// ended runs a statement that returns the ids of the rows that it changed.
+func (s *Postgres) ended(ctx context.Context, sql string, args ...any) (map[string]bool, error) {
+	conn, err := s.work.acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Release()
+	rows, err := conn.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, err
+	}
+	done := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		done[id] = true
+	}
+	return done, nil
+}
+
+// onlyRow is the outcome of a batch of one.
+func onlyRow(lost []Claim, err error) error {
+	if err == nil && len(lost) > 0 {
 		return ErrLeaseLost
 	}
-	trail, err := encodeTrail(p.Trail)
-	if err != nil {
-		return fmt.Errorf("postpone: %w", err)
-	}
-	var outage int64
-	if p.Cause == verdict.CauseUpstream {
-		outage = milliseconds(p.CheckIn)
-	}
-	n, err := s.work.exec(ctx, postpone, c.ReviewID, c.Token, p.CheckIn, string(p.Cause),
-		count(p.Cause == verdict.CauseMailbox), count(p.Cause == verdict.CauseUnusable), outage,
-		string(p.Reason), trail)
-	return oneRow("postpone", n, err)
+	return err
 }
 
 const kill = `

@@ -61,7 +61,7 @@ func TestPostgresConformance(t *testing.T) {
 				by := fmt.Sprintf("interval '%d microseconds'", d.Microseconds())
 				exec(t, url,
 					"UPDATE reviews SET recorded_at = recorded_at - "+by+", updated_at = updated_at - "+by+
-						", ended_at = ended_at - "+by,
+						", ended_at = ended_at - "+by+", asked_from = asked_from - "+by+", asked_at = asked_at - "+by,
 					"UPDATE review_queue SET due_at = due_at - "+by,
 					"UPDATE verdicts SET checked_at = checked_at - "+by+", hard_until = hard_until - "+by,
 					"UPDATE idempotent_answers SET until = until - "+by,

@@ -51,6 +51,12 @@ type Settlement struct {
 	Trail []verdict.Attempt
 }
 
+// Delay is one postponed claim of PostponeBatch.
+type Delay struct {
+	Claim Claim
+	Postponement
+}
+
 // moves says whether an entry moves an open review's due time to its own. Only what comes from the upstream's
 // side without a time that the upstream named may not put off what is due earlier.
 func (e Entry) moves() bool { return e.Firm || e.Cause != verdict.CauseUpstream }
@@ -80,6 +86,18 @@ func (p Postponement) check() error {
 	}
 	if p.CheckIn < 0 {
 		return errors.New("postponement: check-in time is negative")
+	}
+	return nil
+}
+
+func checkDelays(batch []Delay) error {
+	if len(batch) > MaxBatch {
+		return fmt.Errorf("%d claims, at most %d", len(batch), MaxBatch)
+	}
+	for _, d := range batch {
+		if err := d.check(); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -191,7 +191,7 @@ UPDATE review_queue
        outage_ms = outage_ms + CASE WHEN cause = 'upstream' AND lease_token = 0 THEN (?1 - due_at) / 1000 ELSE 0 END
  WHERE review_id = ?4
 RETURNING lease_token, domain_key, priority, cause, attempts, snoozes, unusable, claims, outage_ms`
-	const facts = `SELECT fingerprint, address, reason, recorded_at FROM reviews WHERE id = ?`
+	const facts = `SELECT fingerprint, address, reason, recorded_at, asked_at FROM reviews WHERE id = ?`
 	c := Claim{ReviewID: id, Now: now.UTC()}
 	var outage int64
 	err := tx.QueryRowContext(ctx, claim, micros(now), micros(now.Add(lease)), token, id).
@@ -200,11 +200,12 @@ RETURNING lease_token, domain_key, priority, cause, attempts, snoozes, unusable,
 		return Claim{}, err
 	}
 	var fp, address []byte
-	var recorded sql.NullInt64
-	if err := tx.QueryRowContext(ctx, facts, id).Scan(&fp, &address, &c.Reason, &recorded); err != nil {
+	var recorded, asked sql.NullInt64
+	if err := tx.QueryRowContext(ctx, facts, id).Scan(&fp, &address, &c.Reason, &recorded, &asked); err != nil {
 		return Claim{}, err
 	}
 	c.Fingerprint, c.Address = normalize.Fingerprint(fp), unseal(s.sealer, address, id)
+	c.AskedAt = fromMicros(asked)
 	c.RecordedAt, c.Outage = fromMicros(recorded), time.Duration(outage)*time.Millisecond
 	return c, nil
 }
@@ -251,10 +252,7 @@ WHERE review_id = ? AND lease_token = ? AND lease_token <> 0`
 // Settle: see [Postgres.Settle].
 func (s *SQLite) Settle(ctx context.Context, c Claim, v verdict.Verdict, trail []verdict.Attempt) error {
 	lost, err := s.SettleBatch(ctx, []Settlement{{Claim: c, Verdict: v, Trail: trail}})
-	if err == nil && len(lost) > 0 {
-		return ErrLeaseLost
-	}
-	return err
+	return onlyRow(lost, err)
 }
 
 // SettleBatch: see [Postgres.SettleBatch].
@@ -347,8 +345,8 @@ func (s *SQLite) SettleOpen(
 		return "", false, fmt.Errorf("settle open: %w", err)
 	}
 	id, err = write(ctx, s.writer, func(ctx context.Context, tx *tx) (id string, err error) {
-		const open = `SELECT id FROM reviews WHERE fingerprint = ? AND state = 'open'`
-		err = tx.QueryRowContext(ctx, open, fp[:]).Scan(&id)
+		const open = `SELECT id FROM reviews WHERE fingerprint = ? AND state = 'open' AND (asked_at IS NULL OR asked_at <= ?)`
+		err = tx.QueryRowContext(ctx, open, fp[:], micros(v.Began())).Scan(&id)
 		if errors.Is(err, sql.ErrNoRows) {
 			return "", nil
 		}
@@ -368,35 +366,56 @@ func (s *SQLite) SettleOpen(
 }
 
 // Postpone: see [Postgres.Postpone].
-func (s *SQLite) Postpone(ctx context.Context, c Claim, p Postponement) (err error) {
+func (s *SQLite) Postpone(ctx context.Context, c Claim, p Postponement) error {
+	lost, err := s.PostponeBatch(ctx, []Delay{{Claim: c, Postponement: p}})
+	return onlyRow(lost, err)
+}
+
+// PostponeBatch: see [Postgres.PostponeBatch].
+func (s *SQLite) PostponeBatch(ctx context.Context, batch []Delay) (lost []Claim, err error) {
+	defer s.metrics.observe("postpone", time.Now(), &err)
+	if err := checkDelays(batch); err != nil {
+		return nil, fmt.Errorf("postpone: %w", err)
+	}
+	lost, err = write(ctx, s.writer, func(ctx context.Context, tx *tx) (lost []Claim, err error) {
+		for _, d := range batch {
+			n, err := postponeOne(ctx, tx, d, time.Now())
+			if err != nil {
+				return nil, err
+			}
+			if n == 0 {
+				lost = append(lost, d.Claim)
+			}
+		}
+		return lost, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("postpone: %w", err)
+	}
+	return lost, nil
+}
+
+func postponeOne(ctx context.Context, tx *tx, d Delay, now time.Time) (int64, error) {
 	const postponeQueue = `
 UPDATE review_queue
    SET due_at = ?1, lease_token = 0, claims = 0, cause = ?2, attempts = attempts + ?3, unusable = unusable + ?4,
        snoozes = CASE WHEN ?2 = 'upstream' THEN snoozes + 1 ELSE 0 END, outage_ms = outage_ms + ?5
  WHERE review_id = ?6 AND lease_token = ?7 AND lease_token <> 0`
 	const postponeReview = `UPDATE reviews SET reason = ?, cause = ?, updated_at = ?, trail = ? WHERE id = ?`
-	defer s.metrics.observe("postpone", time.Now(), &err)
-	if err := p.check(); err != nil {
-		return err
-	}
 	var outage int64
-	if p.Cause == verdict.CauseUpstream {
-		outage = milliseconds(p.CheckIn)
+	if d.Cause == verdict.CauseUpstream {
+		outage = milliseconds(d.CheckIn)
 	}
-	n, err := write(ctx, s.writer, func(ctx context.Context, tx *tx) (int64, error) {
-		now := time.Now()
-		n, err := changed(tx.ExecContext(ctx, postponeQueue, micros(now.Add(p.CheckIn)), string(p.Cause),
-			count(p.Cause == verdict.CauseMailbox), count(p.Cause == verdict.CauseUnusable), outage, c.ReviewID, c.Token))
-		if err != nil || n == 0 {
-			return 0, err
-		}
-		trail, err := longerTrail(ctx, tx, c.ReviewID, p.Trail)
-		if err != nil {
-			return 0, err
-		}
-		return changed(tx.ExecContext(ctx, postponeReview, string(p.Reason), string(p.Cause), micros(now), trail, c.ReviewID))
-	})
-	return oneRow("postpone", n, err)
+	n, err := changed(tx.ExecContext(ctx, postponeQueue, micros(now.Add(d.CheckIn)), string(d.Cause),
+		count(d.Cause == verdict.CauseMailbox), count(d.Cause == verdict.CauseUnusable), outage, d.Claim.ReviewID, d.Claim.Token))
+	if err != nil || n == 0 {
+		return 0, err
+	}
+	trail, err := longerTrail(ctx, tx, d.Claim.ReviewID, d.Trail)
+	if err != nil {
+		return 0, err
+	}
+	return changed(tx.ExecContext(ctx, postponeReview, string(d.Reason), string(d.Cause), micros(now), trail, d.Claim.ReviewID))
 }
 
 // Kill: see [Postgres.Kill].

@@ -35,8 +35,8 @@ type store interface {
 	Claim(ctx context.Context, r fallback.ClaimRequest) (fallback.ClaimResult, error)
 	Heartbeat(ctx context.Context, id string, token int64, lease time.Duration) error
 	GiveBack(ctx context.Context, claims []fallback.Claim) error
-	Settle(ctx context.Context, c fallback.Claim, v verdict.Verdict, trail []verdict.Attempt) error
-	Postpone(ctx context.Context, c fallback.Claim, p fallback.Postponement) error
+	SettleBatch(ctx context.Context, batch []fallback.Settlement) (lost []fallback.Claim, err error)
+	PostponeBatch(ctx context.Context, batch []fallback.Delay) (lost []fallback.Claim, err error)
 	Kill(ctx context.Context, c fallback.Claim, reason verdict.Reason) error
 	Hasten(ctx context.Context, limit int, spread time.Duration) (int, error)
 	PutVerdicts(ctx context.Context, batch []fallback.Stored) error

@@ -25,8 +25,8 @@ type queue interface {
 	Claim(ctx context.Context, r fallback.ClaimRequest) (fallback.ClaimResult, error)
 	Heartbeat(ctx context.Context, id string, token int64, lease time.Duration) error
 	GiveBack(ctx context.Context, claims []fallback.Claim) error
-	Settle(ctx context.Context, c fallback.Claim, v verdict.Verdict, trail []verdict.Attempt) error
-	Postpone(ctx context.Context, c fallback.Claim, p fallback.Postponement) error
+	SettleBatch(ctx context.Context, batch []fallback.Settlement) (lost []fallback.Claim, err error)
+	PostponeBatch(ctx context.Context, batch []fallback.Delay) (lost []fallback.Claim, err error)
 	Kill(ctx context.Context, c fallback.Claim, reason verdict.Reason) error
 	Hasten(ctx context.Context, limit int, spread time.Duration) (int, error)
 	Stats(ctx context.Context) (fallback.Stats, error)
@@ -99,6 +99,7 @@ type Loop struct {
 	checks  checker
 	cache   cacher
 	metrics *metrics
+	ends    ends
 	work    sync.WaitGroup
 
 	wake chan struct{}
@@ -125,7 +126,7 @@ func New(q queue, c checker, k cacher, cfg Config) (*Loop, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	// Rows may wait from before a crash: a start is a recovery.
-	return &Loop{cfg: cfg, queue: q, checks: c, cache: k, wake: make(chan struct{}, 1), troubled: true, metrics: newMetrics(cfg.Registerer)}, nil
+	return &Loop{cfg: cfg, queue: q, ends: ends{queue: q}, checks: c, cache: k, wake: make(chan struct{}, 1), troubled: true, metrics: newMetrics(cfg.Registerer)}, nil
 }
 
 // Run claims and checks until ctx ends, then gives back what it holds and returns nil.
@@ -375,7 +376,7 @@ func cancelled(trail []verdict.Attempt) bool {
 }
 
 func (l *Loop) settle(ctx context.Context, c fallback.Claim, v verdict.Verdict, trail []verdict.Attempt) {
-	if l.write(ctx, c, "settle", func(ctx context.Context) error { return l.queue.Settle(ctx, c, v, trail) }) {
+	if l.end(ctx, c, "settle", &ending{settle: &fallback.Settlement{Claim: c, Verdict: v, Trail: trail}}) {
 		l.metrics.completions.WithLabelValues(completedSettled).Inc()
 		l.metrics.age.Observe(max(c.Now.Sub(c.RecordedAt), 0).Seconds())
 	}
@@ -387,7 +388,7 @@ func (l *Loop) settle(ctx context.Context, c fallback.Claim, v verdict.Verdict, 
 func (l *Loop) unresolved(ctx context.Context, c fallback.Claim, reason verdict.Reason, out verdict.Outcome) {
 	v := l.cache.Put(c.Fingerprint, verdict.Verdict{ID: c.ReviewID, Status: verdict.Unresolved, Reason: reason, Reasons: []verdict.Reason{reason},
 		Attempts: out.Sent, Provider: out.Verdict.Provider, CheckedAt: time.Now()})
-	if l.write(ctx, c, "settle", func(ctx context.Context) error { return l.queue.Settle(ctx, c, v, out.Trail) }) {
+	if l.end(ctx, c, "settle", &ending{settle: &fallback.Settlement{Claim: c, Verdict: v, Trail: out.Trail}}) {
 		l.metrics.completions.WithLabelValues(completedUnresolved).Inc()
 		l.metrics.age.Observe(max(c.Now.Sub(c.RecordedAt), 0).Seconds())
 	}
@@ -408,9 +409,8 @@ func (l *Loop) postpone(ctx context.Context, c fallback.Claim, out verdict.Outco
 	if wait := time.Until(out.NotBefore); wait > 0 {
 		in = max(in, wait+time.Duration(l.cfg.Rand()*float64(10*time.Second)))
 	}
-	ok := l.write(ctx, c, "postpone", func(ctx context.Context) error {
-		return l.queue.Postpone(ctx, c, fallback.Postponement{CheckIn: in, Reason: out.Verdict.Reason, Cause: out.Cause, Trail: out.Trail})
-	})
+	ok := l.end(ctx, c, "postpone", &ending{delay: &fallback.Delay{Claim: c, Postponement: fallback.Postponement{
+		CheckIn: in, Reason: out.Verdict.Reason, Cause: out.Cause, Trail: out.Trail}}})
 	l.metrics.checked(resultPostponed)
 	if out.Cause == verdict.CauseUpstream {
 		l.due.Store(true)
@@ -425,9 +425,17 @@ func (l *Loop) postpone(ctx context.Context, c fallback.Claim, out verdict.Outco
 // write changes a claimed row, also while stopping, and says whether that took effect. A lost lease is no fault:
 // someone else settled the row or works on it.
 func (l *Loop) write(ctx context.Context, c fallback.Claim, what string, do func(context.Context) error) bool {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
-	err := do(ctx)
+	return l.written(ctx, c, what, do(call))
+}
+
+// end is write for what goes together with the ends of other rows.
+func (l *Loop) end(ctx context.Context, c fallback.Claim, what string, e *ending) bool {
+	return l.written(ctx, c, what, l.ends.write(ctx, e, l.work.Go))
+}
+
+func (l *Loop) written(ctx context.Context, c fallback.Claim, what string, err error) bool {
 	switch {
 	case err == nil:
 		return true

@@ -36,6 +36,7 @@ type Store interface {
 	SettleOpen(ctx context.Context, fp normalize.Fingerprint, v verdict.Verdict, trail []verdict.Attempt) (
 		id string, settled bool, err error)
 	Postpone(ctx context.Context, c fallback.Claim, p fallback.Postponement) error
+	PostponeBatch(ctx context.Context, batch []fallback.Delay) (lost []fallback.Claim, err error)
 	Kill(ctx context.Context, c fallback.Claim, reason verdict.Reason) error
 	Hasten(ctx context.Context, limit int, spread time.Duration) (int, error)
 
@@ -87,7 +88,7 @@ func Sealer(seeds ...byte) *secret.Sealer {
 // Run runs the suite. setup makes a Bed, opened under Sealer(0), and calls story with it, in a bubble if the store
 // can live in one.
 func Run(t *testing.T, setup func(t *testing.T, story func(t *testing.T, b Bed))) {
-	for _, c := range slices.Concat(stories, keyStories, erasureStories) {
+	for _, c := range slices.Concat(stories, queueStories, keyStories, erasureStories) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			setup(t, c.story)
