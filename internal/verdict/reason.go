@@ -97,6 +97,9 @@ const (
 	Contradictory Reason = "contradictory"
 )
 
+// RevalidationRequested is why a review is open that somebody asked for: nothing was asked of the upstream yet.
+const RevalidationRequested Reason = "revalidation_requested"
+
 // Reasons of a local refusal: the address can't be one. Each is one row, or several, of the address rules.
 const (
 	Empty             Reason = "empty"
@@ -174,7 +177,7 @@ var UpstreamReasons = []Reason{
 }
 
 // ReviewReasons lists the reasons that a needs_review answer can give.
-var ReviewReasons = slices.Concat(MailboxReasons, UpstreamReasons, []Reason{Unmapped, Contradictory})
+var ReviewReasons = slices.Concat(MailboxReasons, UpstreamReasons, []Reason{Unmapped, Contradictory, RevalidationRequested})
 
 // FinalReasons lists the reasons that the upstream's final verdicts and an ended review give.
 var FinalReasons = slices.Concat(ValidReasons, InvalidReasons, RiskyReasons,

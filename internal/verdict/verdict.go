@@ -6,6 +6,7 @@
 package verdict
 
 import (
+	"slices"
 	"strconv"
 	"time"
 )
@@ -189,6 +190,17 @@ type Verdict struct {
 	// SoftUntil and HardUntil end its freshness and its life; cache.Put sets both.
 	SoftUntil time.Time `json:"soft_until"`
 	HardUntil time.Time `json:"hard_until"`
+}
+
+// Began is when the call that brought the verdict was sent: what happened to the address after that is not in it. It is
+// CheckedAt where the trail does not say.
+func (v Verdict) Began() time.Time {
+	for _, a := range slices.Backward(v.Trail) {
+		if a.Outcome == AttemptAnswered && !a.At.IsZero() && a.At.Before(v.CheckedAt) {
+			return a.At
+		}
+	}
+	return v.CheckedAt
 }
 
 // Attempt is one line of a check's trail: one call to the upstream, or one reason not to call.
