@@ -24,11 +24,12 @@ import (
 	"validator-gw/internal/verimail/simulator"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
-
 var postgres = testenv.PostgresTemplate("gateway", func(ctx context.Context, url string) error {
 	return fallback.MigratePostgres(ctx, secret.Text(url))
 })
+
+// busyLookUp is what Redis gets for an answer: the machine may be busy.
+const busyLookUp = 2 * time.Second
 
 // plantedKey is an upstream key that must be seen nowhere.
 const plantedKey = "planted-upstream-key-5f2c"
@@ -45,6 +46,8 @@ type bench struct {
 	stop    context.CancelFunc
 	ended   chan error
 	gateway *Gateway
+	// transport carries calls to the upstream; nil takes one of the bench's own.
+	transport http.RoundTripper
 }
 
 type lockedBuffer struct {
@@ -74,7 +77,7 @@ var stores = []struct {
 		c.DatabaseURL = secret.Text(postgres.Database(t))
 		url, _ := testenv.Redis(t) // the key space is apart by the secret, which each test draws
 		c.RedisURL = secret.Text(url)
-		c.RedisLookUp = 2 * time.Second // the machine may be busy
+		c.RedisLookUp = busyLookUp
 	}},
 }
 
@@ -124,7 +127,11 @@ func newBench(t *testing.T, store func(*testing.T, *Config), sim simulator.Confi
 func (b *bench) start() {
 	b.t.Helper()
 	lis, mls := listen(b.t), listen(b.t)
-	transport := &http.Transport{MaxIdleConnsPerHost: 64}
+	own := &http.Transport{MaxIdleConnsPerHost: 64}
+	transport := b.transport
+	if transport == nil {
+		transport = own
+	}
 	g, err := New(b.t.Context(), b.cfg, Deps{Listener: lis, MetricsListener: mls, Transport: transport,
 		Log: slog.New(slog.NewJSONHandler(b.log, &slog.HandlerOptions{Level: slog.LevelDebug})), Settings: b.live})
 	if err != nil {
@@ -135,7 +142,7 @@ func (b *bench) start() {
 	b.url, b.metrics, b.stop, b.ended = "http://"+lis.Addr().String(), "http://"+mls.Addr().String()+"/metrics", cancel, make(chan error, 1)
 	go func() {
 		err := g.Run(ctx)
-		transport.CloseIdleConnections()
+		own.CloseIdleConnections()
 		b.ended <- err
 	}()
 }

@@ -124,7 +124,7 @@ func (b *bench) gauge(name string) float64 {
 	}
 	for _, f := range families {
 		if f.GetName() == "validator_gw_"+name {
-			return f.GetMetric()[0].GetGauge().GetValue()
+			return f.GetMetric()[0].GetGauge().GetValue() + f.GetMetric()[0].GetCounter().GetValue()
 		}
 	}
 	return 0
