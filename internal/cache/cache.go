@@ -216,13 +216,23 @@ func (c *Cache) Keep(fp normalize.Fingerprint, v verdict.Verdict) {
 	c.behind.verdict(fp, v)
 }
 
-// Mark keeps a marker in the process and in Redis. A zero Until is set to between MarkerMin and MarkerMax from now.
+// Mark keeps a marker in the process and in Redis, but not in a fresh verdict's place: who waited too long records its row
+// after another check has found one. A zero Until is set to between MarkerMin and MarkerMax from now.
 func (c *Cache) Mark(fp normalize.Fingerprint, m verdict.Marker) {
 	if m.Until.IsZero() {
 		t := c.tuning()
 		m.Until = time.Now().Add(t.MarkerMin + time.Duration(c.rand()*float64(t.MarkerMax-t.MarkerMin)))
 	}
-	c.put(fp, verdict.Cached{Marker: &m})
+	e := verdict.Cached{Marker: &m}
+	c.keep(fp, e, func() {
+		c.local.Compute(fp, func(old verdict.Cached, there bool) (verdict.Cached, otter.ComputeOp) {
+			if there && old.Verdict != nil && old.Fresh(time.Now()) {
+				return old, otter.CancelOp
+			}
+			return e, otter.WriteOp
+		})
+		c.behind.send(sharedEntry{fp: fp, e: e})
+	})
 }
 
 // put keeps an entry in the process and in Redis.

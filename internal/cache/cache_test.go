@@ -179,6 +179,23 @@ func TestMarkers(t *testing.T) {
 			r.Close()
 		})
 	})
+	t.Run("it replaces no fresh verdict", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, nil)
+			put := r.Put(fp(1), valid("a"))
+			r.Mark(fp(1), verdict.Marker{ID: "b"})
+			if k, ok := r.Local(fp(1)); !ok || k.Verdict == nil || k.Marker != nil {
+				t.Errorf("beside a fresh one: %v, %+v; want the verdict", ok, k)
+			}
+			time.Sleep(time.Until(put.SoftUntil))
+			r.Mark(fp(1), verdict.Marker{ID: "b"})
+			if k, ok := r.Local(fp(1)); !ok || k.Marker == nil {
+				t.Errorf("beside a stale one: %v, %+v; want the marker", ok, k)
+			}
+			r.Close()
+		})
+	})
 	t.Run("a verdict replaces it", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
