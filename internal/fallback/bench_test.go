@@ -115,16 +115,32 @@ func spread(b *testing.B, workers, n int, f func(i int) error) {
 	wg.Wait()
 }
 
+// BenchmarkRecord records new addresses from so many callers at a time; an operation is one of them.
 func BenchmarkRecord(b *testing.B) {
-	for _, writers := range []int{1, 8, 32} {
+	for _, writers := range []int{1, 8, 32, 128} {
 		b.Run(fmt.Sprintf("writers-%d", writers), func(b *testing.B) {
 			benchStores(b, func(b *testing.B, s conformance.Store, _ func(rows, domains int)) {
+				took := make([]time.Duration, b.N)
 				b.ReportAllocs()
 				b.ResetTimer()
-				spread(b, writers, b.N, func(i int) error { return recordNumbered(b, s, i, 2000) })
+				spread(b, writers, b.N, func(i int) error {
+					began := time.Now()
+					err := recordNumbered(b, s, i, 2000)
+					took[i] = time.Since(began)
+					return err
+				})
 				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "rows/s")
+				percentiles(b, "record", took)
 			})
 		})
+	}
+}
+
+// percentiles reports the median and the 99th percentile.
+func percentiles(b *testing.B, what string, took []time.Duration) {
+	slices.Sort(took)
+	for _, p := range []int{50, 99} {
+		b.ReportMetric(float64(took[len(took)*p/100].Microseconds())/1000, fmt.Sprintf("%s-p%d-ms", what, p))
 	}
 }
 
@@ -164,10 +180,7 @@ func BenchmarkClaimSettle(b *testing.B) {
 				}
 				wg.Wait()
 				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "rows/s")
-				all := slices.Concat(took...)
-				slices.Sort(all)
-				b.ReportMetric(float64(all[len(all)/2].Microseconds())/1000, "claim-p50-ms")
-				b.ReportMetric(float64(all[len(all)*99/100].Microseconds())/1000, "claim-p99-ms")
+				percentiles(b, "claim", slices.Concat(took...))
 			})
 		})
 	}

@@ -1,6 +1,7 @@
 package fallback
 
 import (
+	"context"
 	"testing"
 
 	"github.com/google/uuid"
@@ -29,4 +30,36 @@ func plainEntry(t *testing.T) Entry {
 		t.Fatal(err)
 	}
 	return Entry{ID: uuid.Must(uuid.NewV7()).String(), Address: a, Cause: verdict.CauseUpstream}
+}
+
+// RecordTogether records the entries in one group, each with the context of its caller.
+func (s *Postgres) RecordTogether(callers []context.Context, entries []Entry) ([]Review, []error) {
+	var group []*recording
+	for i, e := range entries {
+		group = append(group, &recording{ctx: callers[i], entry: e, done: make(chan struct{})})
+	}
+	s.recordGroup(group)
+	reviews, errs := make([]Review, len(group)), make([]error, len(group))
+	for i, j := range group {
+		if callers[i].Err() == nil {
+			<-j.done
+		}
+		reviews[i], errs[i] = j.review, j.err
+	}
+	return reviews, errs
+}
+
+// TakeRecordings returns the sizes of the statements that entries waiting in this order would share.
+func TakeRecordings(entries []Entry) (sizes []int) {
+	w := &recordings{busy: 1}
+	for _, e := range entries {
+		w.waiting = append(w.waiting, &recording{entry: e})
+	}
+	for group := w.take(); group != nil; group = w.take() {
+		sizes = append(sizes, len(group))
+	}
+	if w.busy != 0 {
+		panic("a place was lost")
+	}
+	return sizes
 }

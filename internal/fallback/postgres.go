@@ -72,6 +72,7 @@ type Postgres struct {
 	record, work, admin bulkhead
 	sealer              *secret.Sealer
 	metrics             *metrics
+	recordings          recordings
 
 	open      atomic.Int64 // estimate of the open reviews
 	maxOpen   atomic.Int64
@@ -383,13 +384,14 @@ func (s *Postgres) full() bool {
 	return open >= most
 }
 
-// start runs f in a goroutine that Close ends and waits for.
-func (s *Postgres) start(f func(ctx context.Context)) {
+// start runs f in a goroutine that Close ends and waits for, unless the store is closed.
+func (s *Postgres) start(f func(ctx context.Context)) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {
 		s.tasks.Go(func() { f(s.ctx) })
 	}
+	return !s.closed
 }
 
 // Ping asks the server for a sign of life.

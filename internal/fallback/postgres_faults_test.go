@@ -56,6 +56,13 @@ func (w *wire) plan(faults ...fault) {
 	w.next = faults
 }
 
+// planned is how many faults are to come.
+func (w *wire) planned() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.next)
+}
+
 func (w *wire) fault(message []byte) fault {
 	w.mu.Lock()
 	defer w.mu.Unlock()
