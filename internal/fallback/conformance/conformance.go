@@ -45,6 +45,8 @@ type Store interface {
 	KeepAnswer(ctx context.Context, key fallback.Hash, token int64, answer []byte, keep time.Duration) error
 	FreeKey(ctx context.Context, key fallback.Hash, token int64) error
 	Erase(ctx context.Context, e fallback.Erasure) (fallback.Erased, error)
+	Ask(ctx context.Context, e fallback.Event) (fallback.Asked, error)
+	Ripen(ctx context.Context, fps []normalize.Fingerprint) (int, error)
 
 	Stats(ctx context.Context) (fallback.Stats, error)
 	Sweep(ctx context.Context, keep fallback.Retention) (deleted int, err error)
@@ -88,7 +90,7 @@ func Sealer(seeds ...byte) *secret.Sealer {
 // Run runs the suite. setup makes a Bed, opened under Sealer(0), and calls story with it, in a bubble if the store
 // can live in one.
 func Run(t *testing.T, setup func(t *testing.T, story func(t *testing.T, b Bed))) {
-	for _, c := range slices.Concat(stories, queueStories, keyStories, erasureStories) {
+	for _, c := range slices.Concat(stories, queueStories, eventStories, keyStories, erasureStories) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			setup(t, c.story)
