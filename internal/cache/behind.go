@@ -51,6 +51,7 @@ type queued struct {
 type sharedEntry struct {
 	fp   normalize.Fingerprint
 	e    verdict.Cached
+	weak bool // it leaves a verdict that is there alone, as a marker does
 	told chan struct{}
 }
 
@@ -60,7 +61,7 @@ func newBehind(store durable, redis *Redis, log *slog.Logger, m *metrics) *behin
 }
 
 func (b *behind) verdict(fp normalize.Fingerprint, v verdict.Verdict) {
-	b.shared(fp, verdict.Cached{Verdict: &v})
+	b.send(sharedEntry{fp: fp, e: verdict.Cached{Verdict: &v}})
 	b.mu.Lock()
 	if len(b.queue) >= keepVerdicts {
 		// Paid for and lost to the store, though not to the caches: counted, and an alarm.
@@ -91,13 +92,14 @@ func (b *behind) forget(n int) {
 	b.metrics.waiting.Set(float64(len(b.queue)))
 }
 
-func (b *behind) shared(fp normalize.Fingerprint, e verdict.Cached) {
+// send hands an entry to the writer of Redis.
+func (b *behind) send(s sharedEntry) {
 	if b.redis == nil {
 		return
 	}
 	b.mu.Lock()
 	if len(b.sharing) < keepShared { // over it Redis is slow or away: a miss there costs a look-up in the store
-		b.sharing = append(b.sharing, sharedEntry{fp: fp, e: e})
+		b.sharing = append(b.sharing, s)
 	}
 	b.mu.Unlock()
 	poke(b.share)

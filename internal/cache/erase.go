@@ -60,6 +60,14 @@ func (c *Cache) Forget(fps []normalize.Fingerprint, upTo string) (pending int) {
 	return pending
 }
 
+// Erased says that the check of this id is one whose address was erased, as far as this process remembers.
+func (c *Cache) Erased(fp normalize.Fingerprint, id string) bool {
+	c.erased.mu.RLock()
+	defer c.erased.mu.RUnlock()
+	gone, ok := c.erased.m[fp]
+	return ok && id <= gone.id
+}
+
 // keep calls put unless the check of e is erased. No erasure comes between the two.
 func (c *Cache) keep(fp normalize.Fingerprint, e verdict.Cached, put func()) {
 	c.erased.mu.RLock()
@@ -157,10 +165,10 @@ func (r *Redis) Erase(ctx context.Context, fps []normalize.Fingerprint) error {
 	return err
 }
 
-// setUnlessErased is one SET that leaves a tombstone alone, and a verdict when it brings a marker: one replica may have
-// recorded the review in the moment in which another's answer came.
+// setUnlessErased is one SET that leaves a tombstone alone, and a verdict when it brings something weak: a marker, as one
+// replica may have recorded the review in the moment in which another's answer came, or an old verdict.
 const setUnlessErased = `local old = redis.call('GET', KEYS[1])
 if old == '` + tombstone + `' then return 0 end
-if old and string.sub(old, 1, 5) == '1{"v"' and string.sub(ARGV[1], 1, 5) == '1{"m"' then return 0 end
+if old and string.sub(old, 1, 5) == '1{"v"' and ARGV[3] == '1' then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1`

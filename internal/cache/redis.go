@@ -78,6 +78,7 @@ func (r *Redis) put(ctx context.Context, batch []sharedEntry) error {
 		key  string
 		b    []byte
 		life time.Duration
+		weak int
 	}
 	now := time.Now()
 	var values []value
@@ -90,7 +91,11 @@ func (r *Redis) put(ctx context.Context, batch []sharedEntry) error {
 		if err != nil {
 			return err
 		}
-		values = append(values, value{r.key(s.fp), append([]byte{valueVersion}, b...), d})
+		weak := 0
+		if s.weak || s.e.Marker != nil {
+			weak = 1
+		}
+		values = append(values, value{r.key(s.fp), append([]byte{valueVersion}, b...), d, weak})
 	}
 	if len(values) == 0 {
 		return nil
@@ -98,7 +103,7 @@ func (r *Redis) put(ctx context.Context, batch []sharedEntry) error {
 	return r.conn.Call(ctx, max(writeTimeout, r.conn.LookUp()), func(ctx context.Context, c redis.UniversalClient) error {
 		_, err := c.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			for _, v := range values {
-				pipe.Eval(ctx, setUnlessErased, []string{v.key}, v.b, v.life.Milliseconds())
+				pipe.Eval(ctx, setUnlessErased, []string{v.key}, v.b, v.life.Milliseconds(), v.weak)
 			}
 			return nil
 		})

@@ -87,28 +87,6 @@ func TestOutageDoesNotUseUpAttempts(t *testing.T) {
 	})
 }
 
-func TestStaleVerdictAnswersWhileTheUpstreamIsDown(t *testing.T) {
-	bubble(t, func(t *testing.T, s *setup) {
-		first, _ := s.post("deliverable@example.com")
-		time.Sleep(8 * 24 * time.Hour) // past 7 d, before 30 d
-		s.mode(simulator.Mode{Fault: simulator.Error500})
-		a, took := s.post("deliverable@example.com")
-		if a.Status != verdict.Valid || !a.Stale || a.ID != first.ID || took > 800*time.Millisecond {
-			t.Errorf("answer %s stale %v after %v, want the stale valid one", a.Status, a.Stale, took)
-		}
-		s.mode(simulator.Mode{Fault: simulator.Healthy})
-		time.Sleep(time.Minute)
-		if a, _ := s.post("deliverable@example.com"); a.Stale || a.ID == first.ID || a.Source != verdict.FromUpstream {
-			t.Errorf("healthy again: stale %v from %s, want a new check", a.Stale, a.Source)
-		}
-		time.Sleep(40 * 24 * time.Hour)
-		s.mode(simulator.Mode{Fault: simulator.Error500})
-		if a, _ := s.post("deliverable@example.com"); a.Status != verdict.NeedsReview {
-			t.Errorf("past the hard expiry: %s, want needs_review", a.Status)
-		}
-	})
-}
-
 func TestUnknownFlowAndID(t *testing.T) {
 	bubble(t, func(t *testing.T, s *setup) {
 		if _, err := s.service.Validate(t.Context(), validate.Request{Raw: "a@example.com", Flow: "nope"}); !errors.Is(err, validate.ErrUnknownFlow) {

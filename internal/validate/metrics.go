@@ -18,6 +18,8 @@ type metrics struct {
 	settledLate  prometheus.Counter
 	leases       *prometheus.CounterVec
 	callsSaved   prometheus.Counter
+	stale        prometheus.Counter
+	refreshes    *prometheus.CounterVec
 	// cached are those of answers from the cache, which are nearly all.
 	cached map[verdict.Status]prometheus.Counter
 	hit    prometheus.Observer
@@ -42,6 +44,13 @@ func newMetrics(reg prometheus.Registerer, leases bool) *metrics {
 			"Look-ups in the durable verdicts that failed; the check went on without.")),
 		settledLate: prometheus.NewCounter(opts("review_settled_late_total",
 			"Reviews settled by an answer outside the loop: a late one, or another request's.")),
+	}
+	m.stale = prometheus.NewCounter(opts("cache_stale_answers_total", "Answers with a verdict past its freshness."))
+	m.refreshes = prometheus.NewCounterVec(opts("cache_refreshes_total", "Refreshes of such verdicts in the background: renewed by the upstream's word, found "+
+		"with another replica or under review, failed without a verdict, refused since the rate had no token to spare or a gate was closed, skipped as too many ran."),
+		[]string{"outcome"})
+	for _, outcome := range refreshOutcomes {
+		m.refreshes.WithLabelValues(outcome)
 	}
 	m.leases = prometheus.NewCounterVec(opts("flight_leases_total", "Checks that asked Redis whether another replica asks about the address: "+
 		"mine asked the upstream; joined got the other's verdict, failed the word that it has none, timeout nothing; away: Redis did not say."),
@@ -72,12 +81,15 @@ func newMetrics(reg prometheus.Registerer, leases bool) *metrics {
 		reg.MustRegister(m.leases, m.callsSaved)
 	}
 	if reg != nil {
-		reg.MustRegister(m.validations, m.duration, m.flights, m.arrivals, m.recordErrors, m.lookupErrors, m.settledLate)
+		reg.MustRegister(m.validations, m.duration, m.flights, m.arrivals, m.recordErrors, m.lookupErrors, m.settledLate, m.stale, m.refreshes)
 	}
 	return m
 }
 
 func (m *metrics) answered(a Answer, took time.Duration) {
+	if a.Stale {
+		m.stale.Inc()
+	}
 	if c := m.cached[a.Status]; c != nil && a.Source == verdict.FromCache {
 		c.Inc()
 		m.hit.Observe(took.Seconds())

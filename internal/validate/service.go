@@ -57,6 +57,7 @@ type cacher interface {
 	Shared(ctx context.Context, fp normalize.Fingerprint) (verdict.Cached, bool)
 	Put(fp normalize.Fingerprint, v verdict.Verdict) verdict.Verdict
 	Fill(fp normalize.Fingerprint, v verdict.Verdict)
+	FillStale(fp normalize.Fingerprint, v verdict.Verdict)
 	Keep(fp normalize.Fingerprint, v verdict.Verdict)
 	Mark(fp normalize.Fingerprint, m verdict.Marker)
 	MarkerMin() time.Duration
@@ -64,6 +65,7 @@ type cacher interface {
 	Written() <-chan struct{}
 	Pending(id string) (verdict.Verdict, bool)
 	Erase(ctx context.Context, fps []normalize.Fingerprint, upTo string) (pending int, err error)
+	Erased(fp normalize.Fingerprint, id string) bool
 }
 
 type store interface {
@@ -137,15 +139,16 @@ type Config struct {
 
 // Service validates addresses. Safe for concurrent use.
 type Service struct {
-	cfg     Config
-	cache   cacher
-	store   store
-	client  verifier
-	admit   admitter
-	prints  *normalize.Fingerprinter
-	flights *flight.Group[normalize.Fingerprint, *check]
-	waits   waits
-	metrics *metrics
+	cfg       Config
+	cache     cacher
+	store     store
+	client    verifier
+	admit     admitter
+	prints    *normalize.Fingerprinter
+	flights   *flight.Group[normalize.Fingerprint, *check]
+	waits     waits
+	refreshes refreshes
+	metrics   *metrics
 }
 
 // New returns a service whose checks live on contexts made from base: end it to cut them off at a stop.
@@ -235,7 +238,10 @@ func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow
 		return denied(who), nil
 	}
 	watcher := fallback.Watcher{Client: req.Client, Flow: req.Flow, Callback: req.Callback}
-	if k, ok := s.cache.Local(fp); ok && k.Fresh(start) {
+	if k, ok := s.cache.Local(fp); ok {
+		if !k.Fresh(start) {
+			s.renew(who, k.Verdict)
+		}
 		return s.watched(ctx, s.known(who, k, verdict.FromCache), watcher), nil
 	}
 	leave, err := s.admit.Enter(ctx)
@@ -246,16 +252,16 @@ func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow
 
 	budget := flow.of(req)
 	window := start.Add(budget - reserve)
-	begin := func(markers bool) (*flight.Flight[*check], bool, error) {
+	begin := func(by seeker) (*flight.Flight[*check], bool, error) {
 		// Late or not, each call has its whole time: one that began at the end of the window, too.
 		return s.flights.Start(fp, budget+s.cfg.LateTimeout(),
 			func() *check { return s.newCheck(fp, addr, s.cfg.NewID(), localOf(who.hints)) },
 			func(ctx context.Context, c *check) error {
 				return s.find(ctx, c, verdict.Plan{Class: verdict.Interactive, Until: window, MaxRetries: flow.MaxRetries,
-					RequestID: req.RequestID, Fingerprint: fp.Prefix()}, markers)
+					RequestID: req.RequestID, Fingerprint: fp.Prefix()}, by)
 			})
 	}
-	f, joined, err := begin(true)
+	f, joined, err := begin(person)
 	if err != nil {
 		return Answer{}, ErrSaturated // stopping
 	}
@@ -263,21 +269,33 @@ func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow
 	timer := time.NewTimer(time.Until(window))
 	defer timer.Stop()
 	wait := func() *check {
+		c := f.Value()
+		select {
+		case <-f.Done():
+			return c
+		case <-c.offered: // nobody waits for a refresh
+			if s.offered(c) != nil {
+				return c
+			}
+		case <-timer.C:
+			return c
+		}
 		select {
 		case <-f.Done():
 		case <-timer.C:
 		}
-		return f.Value()
+		return c
 	}
 	c := wait()
-	if joined && c.outOfTime() && time.Until(window) >= oneMore {
+	if joined && c.inVain() && s.offered(c) == nil && time.Until(window) >= oneMore {
 		// Whoever began it had less time than we have, and may be about to leave a marker that says so.
-		if again, second, err := begin(false); err == nil {
+		if again, second, err := begin(insister); err == nil {
 			f, joined = again, second
 			c = wait()
 		}
 	}
-	k, source, stale, out := c.result()
+	k, source, out := c.result()
+	stale := s.offered(c)
 	switch {
 	case k != (verdict.Cached{}):
 		if joined && source == verdict.FromUpstream {
@@ -287,7 +305,7 @@ func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow
 		a.Backoff = out.Backoff
 		return s.watched(ctx, a, watcher), nil
 	case stale != nil:
-		return s.known(who, verdict.Cached{Verdict: stale}, verdict.FromCache), nil
+		return s.watched(ctx, s.known(who, verdict.Cached{Verdict: stale}, verdict.FromCache), watcher), nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, max(writeTimeout, time.Until(start.Add(budget-slack))))
 	defer cancel()
@@ -304,7 +322,7 @@ func (s *Service) recorded(ctx context.Context, who asker, c *check, out verdict
 	review, final, err := s.record(ctx, c, out, w)
 	switch {
 	case final != nil:
-		_, source, _, _ := c.result()
+		_, source, _ := c.result()
 		return s.known(who, verdict.Cached{Verdict: final}, source), nil
 	case err != nil:
 		nd := &NotDurable{Err: err}
@@ -331,12 +349,15 @@ type check struct {
 	id      string
 	known   verdict.Cached // a verdict, or a marker of an open review: the answer
 	source  verdict.Source
-	stale   *verdict.Verdict // past its freshness: the answer when there is no better one
-	outcome verdict.Outcome  // of a check that ended without a verdict
-	ended   bool
-	open    bool                  // a review is open for it, as far as is known
-	row     normalize.Fingerprint // under which that review is, or would be; a former key's for one from before a rotation
-	steps   map[verdict.Cause]int // how far that review is on its ladders
+	stale   *verdict.Verdict // past its freshness: the answer when there is no better one at once
+	offered chan struct{}    // closed once there is a stale one
+	// refreshing says that the answers were given, and only what comes after is looked for.
+	refreshing bool
+	outcome    verdict.Outcome // of a check that ended without a verdict
+	ended      bool
+	open       bool                  // a review is open for it, as far as is known
+	row        normalize.Fingerprint // under which that review is, or would be; a former key's for one from before a rotation
+	steps      map[verdict.Cause]int // how far that review is on its ladders
 	// What the check found out on the mailbox's side counts once in the review: claimed says that the loop holds the
 	// row and writes it, counted that it is written, or being written.
 	claimed bool
@@ -355,7 +376,7 @@ type recording struct {
 }
 
 func (s *Service) newCheck(fp normalize.Fingerprint, addr normalize.Address, id string, local *verdict.Local) *check {
-	return &check{fp: fp, addr: addr, local: local, id: id, row: fp, started: time.Now(), records: make(map[fallback.Watcher]*recording)}
+	return &check{fp: fp, addr: addr, local: local, id: id, row: fp, started: time.Now(), offered: make(chan struct{}), records: make(map[fallback.Watcher]*recording)}
 }
 
 // claim says that the loop holds the row of this check. It returns whether a person's row counts the answer already,
@@ -375,7 +396,7 @@ func (c *check) name() string {
 }
 
 // result returns what is known by now. A check that is still on its way counts as a time-out of the upstream.
-func (c *check) result() (k verdict.Cached, source verdict.Source, stale *verdict.Verdict, out verdict.Outcome) {
+func (c *check) result() (k verdict.Cached, source verdict.Source, out verdict.Outcome) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out = c.outcome
@@ -390,42 +411,87 @@ func (c *check) result() (k verdict.Cached, source verdict.Source, stale *verdic
 			out.Trail, out.Sent = nil, 0
 		}
 	}
-	return c.known, c.source, c.stale, out
+	return c.known, c.source, out
 }
 
-// outOfTime says that the check ended because whoever began it had no time to ask.
-func (c *check) outOfTime() bool {
+// offer leaves a verdict that is past its freshness to all who wait; the newest one counts.
+func (c *check) offer(v *verdict.Verdict) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ended && c.known == (verdict.Cached{}) && c.outcome.Sent == 0 && c.outcome.Verdict.Reason == verdict.BudgetExhausted
+	if c.stale == nil {
+		close(c.offered)
+	}
+	if c.stale == nil || v.CheckedAt.After(c.stale.CheckedAt) {
+		c.stale = v
+	}
 }
 
-// find is the work of a flight: what is known, else what the upstream says. Markers says whether a marker is an answer.
-func (s *Service) find(ctx context.Context, c *check, plan verdict.Plan, markers bool) error {
-	if s.look(ctx, c, markers) {
+// offered is the verdict that was left to all who wait; nil when there is none, its life is over, or it was erased since.
+func (s *Service) offered(c *check) *verdict.Verdict {
+	c.mu.Lock()
+	v := c.stale
+	c.mu.Unlock()
+	if v == nil || (verdict.Cached{Verdict: v}).Life(time.Now()) <= 0 || s.cache.Erased(c.fp, v.ID) {
 		return nil
 	}
+	return v
+}
+
+// inVain says that the check ended because whoever began it had no time to ask, or asked only if that cost nobody anything.
+func (c *check) inVain() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended && c.known == (verdict.Cached{}) &&
+		(c.refreshing || c.outcome.Sent == 0 && c.outcome.Verdict.Reason == verdict.BudgetExhausted)
+}
+
+// found says that there is an answer, and not only an offer.
+func (c *check) found() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.known != (verdict.Cached{})
+}
+
+// find is the work of a flight: what is known, else what the upstream says.
+func (s *Service) find(ctx context.Context, c *check, plan verdict.Plan, by seeker) error {
+	switch {
+	case !s.look(ctx, c, by):
+		return s.inquire(ctx, c, plan, by)
+	case c.found():
+		return nil
+	case s.mayRefresh(c.fp):
+		return s.refresh(ctx, c)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refreshing, c.outcome, c.ended = true, cutOff(), true
+	return nil
+}
+
+// inquire asks the upstream, unless another replica does.
+func (s *Service) inquire(ctx context.Context, c *check, plan verdict.Plan, by seeker) error {
 	if s.cfg.Leases != nil {
-		return s.askOnce(ctx, c, plan, markers)
+		return s.askOnce(ctx, c, plan, by.marks())
 	}
 	return s.ask(ctx, c, plan)
 }
 
-// look searches what is known, from near to far, and says whether that is the answer. Markers answer people only, and
-// not those who ask again: the loop looks for the verdict behind them.
-func (s *Service) look(ctx context.Context, c *check, markers bool) bool {
+// look searches what is known, from near to far, and says whether that is the answer. A verdict past its freshness is
+// offered to whoever waits, and is the answer only for some.
+func (s *Service) look(ctx context.Context, c *check, by seeker) bool {
 	now := time.Now()
 	take := func(k verdict.Cached) bool {
+		if k.Verdict != nil && !k.Fresh(now) {
+			c.offer(k.Verdict)
+			return by.stale()
+		}
+		if k.Verdict == nil && (!k.Fresh(now) || !by.marks()) {
+			return false
+		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		switch {
-		case k.Fresh(now) && (k.Verdict != nil || markers):
-			c.known, c.source = k, verdict.FromCache
-			return true
-		case k.Verdict != nil:
-			c.stale = k.Verdict
-		}
-		return false
+		c.known, c.source = k, verdict.FromCache
+		return true
 	}
 	// The process's level again: the flight before this one may have landed a moment ago.
 	if k, ok := s.cache.Local(c.fp); ok && take(k) {
@@ -441,27 +507,47 @@ func (s *Service) look(ctx context.Context, c *check, markers bool) bool {
 		s.metrics.lookupErrors.Inc() // answers go on without; the store's own metrics and log say more
 		return false
 	}
-	if found.Verdict != nil {
-		if row == c.fp {
-			s.cache.Fill(c.fp, *found.Verdict)
-		} else {
-			s.cache.Keep(c.fp, *found.Verdict) // so that it is found after the next rotation
-		}
-		if take(verdict.Cached{Verdict: found.Verdict}) {
-			return true
-		}
+	k := verdict.Cached{Verdict: found.Verdict}
+	if k.Fresh(now) {
+		s.fill(c, *k.Verdict, row)
+		return take(k)
 	}
 	if r := found.Review; r != nil {
 		c.mu.Lock()
 		c.id, c.open, c.row = r.ID, true, row
 		c.steps = map[verdict.Cause]int{verdict.CauseMailbox: r.Attempts, verdict.CauseUnusable: r.Unusable}
 		c.mu.Unlock()
-		if m := s.marker(*r); markers && m.Until.After(now) {
-			s.cache.Mark(c.fp, m)
-			return take(verdict.Cached{Marker: &m})
+		if m := s.marker(*r); by.marks() && m.Until.After(now) {
+			if by == person {
+				s.cache.Mark(c.fp, m)
+			}
+			return take(verdict.Cached{Marker: &m}) // it is newer than a verdict that is stale
 		}
 	}
-	return false
+	if k.Verdict == nil {
+		return false
+	}
+	s.fill(c, *k.Verdict, row)
+	return take(k)
+}
+
+// fill keeps a verdict from the store, found under row, in the levels in front of it.
+func (s *Service) fill(c *check, v verdict.Verdict, row normalize.Fingerprint) {
+	switch {
+	case row != c.fp:
+		s.cache.Keep(c.fp, v) // so that it is found after the next rotation
+	case (verdict.Cached{Verdict: &v}).Fresh(time.Now()):
+		s.cache.Fill(c.fp, v)
+	case c.older(v): // else what is in front is as good, or better
+		s.cache.FillStale(c.fp, v)
+	}
+}
+
+// older says that nothing as new as v was found so far.
+func (c *check) older(v verdict.Verdict) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stale == nil || c.stale.CheckedAt.Before(v.CheckedAt)
 }
 
 // stored reads what the store has of an address: under its fingerprint, or else, while a secret is being rotated, under
@@ -508,7 +594,7 @@ func (s *Service) ask(ctx context.Context, c *check, plan verdict.Plan) error {
 	c.known, c.source, c.outcome, c.ended = verdict.Cached{Verdict: &v}, verdict.FromUpstream, out, true
 	open, row := c.open, c.row
 	c.mu.Unlock()
-	if open && plan.Class == verdict.Interactive { // the loop settles what it claimed under its lease
+	if open && settles(plan) { // the loop settles what it claimed under its lease
 		s.settle(ctx, row, v, out.Trail)
 	}
 	return nil
@@ -687,7 +773,7 @@ func (s *Service) Recheck(ctx context.Context, claim fallback.Claim) verdict.Out
 		},
 		func(ctx context.Context, c *check) error {
 			return s.find(ctx, c, verdict.Plan{Class: verdict.Background, Until: time.Now().Add(plan.Budget), MaxRetries: plan.MaxRetries,
-				Fingerprint: claim.Fingerprint.Prefix()}, false)
+				Fingerprint: claim.Fingerprint.Prefix()}, worker)
 		})
 	if err != nil {
 		return cutOff()
@@ -698,7 +784,7 @@ func (s *Service) Recheck(ctx context.Context, claim fallback.Claim) verdict.Out
 	case <-ctx.Done():
 		return cutOff()
 	}
-	k, _, _, out := f.Value().result()
+	k, _, out := f.Value().result()
 	if k.Verdict != nil {
 		return verdict.Outcome{Verdict: *k.Verdict, Trail: out.Trail, Backoff: out.Backoff, Sent: out.Sent}
 	}

@@ -42,7 +42,17 @@ type setup struct {
 	prints  *normalize.Fingerprinter
 	due     func(time.Time) // the loop's, once there is one
 	address validate.AddressPlan
+	limits  ratelimit.Limits
+	tuning  cache.Tuning
 	stop    []func()
+	begin   func() // makes cache and service, on the store that is there
+	end     func() // ends them
+}
+
+// restart makes everything in the process anew.
+func (s *setup) restart() {
+	s.end()
+	s.begin()
 }
 
 type verifier interface {
@@ -61,6 +71,8 @@ func (p putter) PutVerdicts(ctx context.Context, batch []cache.Stored) error {
 }
 
 func half() float64 { return 0.5 }
+
+func newID() string { return uuid.Must(uuid.NewV7()).String() }
 
 // bubble runs story with a fresh setup; wrap may put something in front of the client.
 func bubble(t *testing.T, story func(t *testing.T, s *setup), wrap ...func(verifier) verifier) {
@@ -82,12 +94,10 @@ func bubble(t *testing.T, story func(t *testing.T, s *setup), wrap ...func(verif
 			t.Fatal(err)
 		}
 		s.records = &away{SQLite: s.store}
-		if s.cache, err = cache.New(putter{s.store}, cache.Config{Rand: half}); err != nil {
-			t.Fatal(err)
-		}
-		limits := ratelimit.Limits{Rate: 200, Burst: 200}
+		s.tuning = cache.DefaultTuning()
+		s.limits = ratelimit.Limits{Rate: 200, Burst: 200}
 		client, err := verimail.New(verimail.Config{Profile: verimail.ProfileVerimailV3, URL: "http://upstream.example.com", Key: "k",
-			Transport: s.sim.RoundTripper(), Limiter: ratelimit.NewLocal(func() ratelimit.Limits { return limits }),
+			Transport: s.sim.RoundTripper(), Limiter: ratelimit.NewLocal(func() ratelimit.Limits { return s.limits }),
 			Seal: func(text string) []byte { return sealer.Seal(text, "suggestion") }, Rand: half})
 		if err != nil {
 			t.Fatal(err)
@@ -105,39 +115,55 @@ func bubble(t *testing.T, story func(t *testing.T, s *setup), wrap ...func(verif
 		if err != nil {
 			t.Fatal(err)
 		}
-		base, endFlights := context.WithCancel(t.Context())
-		s.service, err = validate.New(base, s.prints, s.cache, s.records, s.client,
-			admission.NewGate(func() admission.Limits { return admission.Limits{Concurrency: 512} }), validate.Config{
-				Flow: func(name string) (validate.Flow, bool) { f, ok := flows[name]; return f, ok },
-				Background: func() validate.BackgroundPlan {
-					return validate.BackgroundPlan{Budget: 15 * time.Second, MaxRetries: 3}
-				},
-				Address:     func() validate.AddressPlan { return s.address },
-				LateTimeout: func() time.Duration { return 10 * time.Second },
-				Open:        func(b []byte) (string, error) { return sealer.Open(b, "suggestion") },
-				Seal:        func(text string) []byte { return sealer.Seal(text, "suggestion") },
-				Keys:        keys,
-				NewID:       func() string { return uuid.Must(uuid.NewV7()).String() },
-				Rand:        half,
-				Recorded: func(due time.Time) {
-					if s.due != nil {
-						s.due(due)
-					}
-				},
-			})
-		if err != nil {
-			t.Fatal(err)
+		s.begin = func() {
+			if s.cache, err = cache.New(putter{s.store}, cache.Config{Rand: half, Tuning: func() cache.Tuning { return s.tuning }}); err != nil {
+				t.Fatal(err)
+			}
+			base, endFlights := context.WithCancel(t.Context())
+			s.service, err = validate.New(base, s.prints, s.cache, s.records, s.client,
+				admission.NewGate(func() admission.Limits { return admission.Limits{Concurrency: 512} }), validate.Config{
+					Flow: func(name string) (validate.Flow, bool) { f, ok := flows[name]; return f, ok },
+					Background: func() validate.BackgroundPlan {
+						return validate.BackgroundPlan{Budget: 15 * time.Second, MaxRetries: 3}
+					},
+					Address:     func() validate.AddressPlan { return s.address },
+					LateTimeout: func() time.Duration { return 10 * time.Second },
+					Open:        func(b []byte) (string, error) { return sealer.Open(b, "suggestion") },
+					Seal:        func(text string) []byte { return sealer.Seal(text, "suggestion") },
+					Keys:        keys,
+					NewID:       newID,
+					Rand:        half,
+					Recorded: func(due time.Time) {
+						if s.due != nil {
+							s.due(due)
+						}
+					},
+				})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			ran := make(chan struct{})
+			go func() {
+				defer close(ran)
+				_ = s.cache.Run(ctx)
+			}()
+			s.end = func() {
+				endFlights()
+				_ = s.service.Close(t.Context())
+				stop()
+				<-ran
+				s.cache.Close()
+			}
 		}
-		s.run(s.cache.Run)
+		s.begin()
 		time.Sleep(time.Minute) // the bucket fills
 		story(t, s)
-		endFlights()
-		_ = s.service.Close(t.Context())
-		keys.Close()
 		for _, stop := range s.stop {
 			stop()
 		}
-		s.cache.Close()
+		s.end()
+		keys.Close()
 		s.store.Close()
 		s.sim.Close()
 	})
@@ -158,7 +184,11 @@ func (s *setup) run(part func(context.Context) error) {
 func (s *setup) loop() {
 	l, err := revalidate.New(s.store, s.service, s.cache, revalidate.Config{
 		Upstream: func() revalidate.Upstream {
-			st := s.client.(*verimail.Client).Standing()
+			client, ok := s.client.(*verimail.Client)
+			if !ok { // a stand-in, which takes all that comes
+				return revalidate.Upstream{}
+			}
+			st := client.Standing()
 			return revalidate.Upstream{Closed: st.Closed, Until: st.Until, Probing: st.Probing}
 		},
 		Tuning: func() revalidate.Tuning {

@@ -285,6 +285,9 @@ type Plan struct {
 	Until time.Time
 	// MaxRetries bounds the attempts after the first.
 	MaxRetries int
+	// Once says that the check is made now or not at all: it does not wait for a token. With the class Background that is
+	// a call which nobody else could use.
+	Once bool
 	// RequestID names the request that a person waits for, and Fingerprint is the prefix of the address's; both are
 	// for the log and may be empty.
 	RequestID, Fingerprint string

@@ -397,7 +397,7 @@ func (c *Client) rejected() *refusal {
 const tokenPoll = 100 * time.Millisecond
 
 // token takes one grant of the rate. Interactive work sleeps for a booked one; background work waits for one
-// that is to spare, as long as its budget lasts. When another replica was told to wait, so does this one: its gate
+// that is to spare, as long as its budget lasts, or not at all if it is to be asked once. When another replica was told to wait, so does this one: its gate
 // closes, too, and notBefore says until when.
 func (c *Client) token(ctx context.Context, plan verdict.Plan) (notBefore time.Time, ok bool) {
 	if plan.Class == verdict.Interactive {
@@ -411,7 +411,7 @@ func (c *Client) token(ctx context.Context, plan verdict.Plan) (notBefore time.T
 		if ok || !notBefore.IsZero() {
 			return notBefore, ok
 		}
-		if time.Until(plan.Until) < minAttempt+2*tokenPoll || !sleep(ctx, tokenPoll+jitter(tokenPoll, c.rand)) {
+		if plan.Once || time.Until(plan.Until) < minAttempt+2*tokenPoll || !sleep(ctx, tokenPoll+jitter(tokenPoll, c.rand)) {
 			return time.Time{}, false
 		}
 	}
