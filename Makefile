@@ -20,6 +20,8 @@ FUZZTIME ?= 30s
 FUZZ     ?= ^Fuzz
 SEEDS    ?= 100
 SEED     ?=
+N        ?= 10000
+ONLY     ?=
 PROFILE  ?= phases
 RATE     ?=
 MINUTES  ?=
@@ -123,12 +125,23 @@ fuzz: ## Fuzz each target for a while [PKG=./internal/normalize FUZZ=Parse FUZZT
 world: ## Play simulated days against the whole gateway [SEEDS=1000, or SEED=42 for one of them]
 	$(GO) test ./internal/world -run '^TestWorld$$' -count=1 -v -timeout 0 $(if $(SEED),-world.seed=$(SEED),-world.seeds=$(SEEDS))
 
+.PHONY: histories
+histories: ## Play histories of one address over three replicas and a Redis in trouble, and check each [N=10000 SEED=7 ONLY=1354 RACE=]
+	$(GO) test $(RACE) ./internal/flight -run '^TestHistories$$' -count=1 -v -timeout 0 -flight.histories=$(N) $(if $(SEED),-flight.seed=$(SEED)) \
+	  $(if $(ONLY),-flight.only=$(ONLY))
+
 # Exit code 1 means that a promise is broken: the table names it. docs/soak.md says what each profile plays.
 .PHONY: soak
-soak: build ## Run the gateway under load and faults, and check its promises [PROFILE=phases|fleet|redis-hang|blip|slow|campaign RATE=200 MINUTES=3 SEED=7 STORE=postgres|sqlite GATEWAYS=1]
+soak: build ## Run the gateway under load and faults, and check its promises [PROFILE=phases|fleet|redis-hang|blip|slow|campaign|day|day-kill RATE=200 MINUTES=3 SEED=7 STORE=postgres|sqlite GATEWAYS=1]
 	@$(GO) build -o bin/soak ./internal/soak/cmd/soak
 	bin/soak -profile $(PROFILE) $(if $(RATE),-rate $(RATE)) $(if $(MINUTES),-minutes $(MINUTES)) $(if $(SEED),-seed $(SEED)) \
 	  $(if $(STORE),-store $(STORE)) $(if $(GATEWAYS),-gateways $(GATEWAYS)) $(ARGS)
+
+# The gateway and the bare handler take turns; compare what one run says, not runs.
+.PHONY: bench-cached
+bench-cached: build ## What a cached answer costs over HTTP, beside a bare net/http handler [ARGS='-rounds 12 -round 1s -connections 16 -profile /tmp/profiles']
+	@$(GO) build -o bin/cached ./internal/soak/cmd/cached
+	bin/cached $(ARGS)
 
 .PHONY: clean
 clean: ## Remove what was built (data/, where "make run" keeps its store, stays)

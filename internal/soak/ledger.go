@@ -26,8 +26,17 @@ type Ledger struct {
 	Lost  int64
 	// Samples are looks at the metrics, in the order of their time.
 	Samples []Sample
+	// Cut is when the gateways were killed; 0 when they were not.
+	Cut time.Duration
+	// Down is how long everything took to be there again after a restart.
+	Down time.Duration
 	// Stops are what was wrong with stopping the gateways, Leaks where a key or an address was logged.
 	Stops, Leaks []string
+}
+
+// cutOff says that the request was in work when the gateways were killed, and got no answer.
+func (l *Ledger) cutOff(a Answer) bool {
+	return l.Cut > 0 && a.Err != "" && a.Sent <= l.Cut && a.Got >= l.Cut
 }
 
 // person says that the answer is of a person's request and not of the control.

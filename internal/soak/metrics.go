@@ -25,6 +25,10 @@ type Sample struct {
 	// Opened is how often any breaker opened, GaveUp how often a check ended without a verdict, by why; up to then.
 	Opened int
 	GaveUp map[string]int
+	// Levels are each gateway's look-ups of the cache by "tier result", and the store's that failed, since its start, Resident the memory of its process in
+	// bytes; nil and 0 where it did not answer.
+	Levels   []map[string]float64
+	Resident []float64
 }
 
 // Open is the number of reviews that are not ended, -1 when it is not known.
@@ -72,13 +76,20 @@ func (s *sampler) look(ctx context.Context) Sample {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	one := Sample{At: time.Since(s.began), Overdue: -1, Scheduled: -1, Leased: -1, Breakers: make([]string, len(s.urls)),
-		GaveUp: map[string]int{}}
+		GaveUp: map[string]int{}, Levels: make([]map[string]float64, len(s.urls)), Resident: make([]float64, len(s.urls))}
 	for i, address := range s.urls {
 		values, err := scrape(ctx, s.http, address)
 		if err != nil {
 			continue // a gateway that is too busy for its metrics shows up in the answers
 		}
+		one.Levels[i], one.Resident[i] = map[string]float64{}, values["process_resident_memory_bytes"]
 		for name, v := range values {
+			if strings.HasPrefix(name, "validator_gw_cache_requests_total{") {
+				one.Levels[i][labelOf(name, "tier")+" "+labelOf(name, "result")] = v
+			}
+			if name == "validator_gw_verdict_lookup_errors_total" {
+				one.Levels[i]["store error"] = v
+			}
 			if v == 1 && strings.HasPrefix(name, "validator_gw_breaker_state{") {
 				one.Breakers[i] = labelOf(name, "state")
 			}

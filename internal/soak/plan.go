@@ -22,6 +22,9 @@ type Stage struct {
 	From, To float64
 	// Act is done to Redis at the beginning.
 	Act Act
+	// Restart, in a replay, says how everything is restarted: the gateways, their Redis, which comes back empty, and
+	// Postgres. Nobody comes meanwhile.
+	Restart Restart
 	// Trouble says that the stage's end is a recovery, whose time is measured.
 	Trouble bool
 }
@@ -38,8 +41,21 @@ const (
 	Resume Act = "resume" // SIGCONT
 )
 
+// Restart is how the gateways are stopped before everything is started again.
+type Restart string
+
+// The ways to stop. Postgres and Redis are killed in both.
+const (
+	NoRestart Restart = ""
+	InOrder   Restart = "in order" // asked to, once nobody comes any more, as behind a load balancer
+	Killed    Restart = "killed"   // SIGKILL, with requests in work
+)
+
 // Habits are what people do besides coming once; shares of the new addresses.
 type Habits struct {
+	// Pool, when not 0, is the number of addresses that there are: each request draws one of them anew, by a Zipf
+	// distribution, so that some are asked about all day and most once or never.
+	Pool int
 	// Double is the share that clicks twice within 300 ms, Again the share that sends the form once more after 5 to 40 s.
 	Double, Again float64
 }
@@ -82,16 +98,18 @@ func drawPlan(seed uint64, stages []Stage, habits Habits, gateways int) []Ask {
 		}
 	}
 	begin := time.Duration(0)
-	n := 0
+	next := strangers(r, seed)
+	if habits.Pool > 0 {
+		next = regulars(r, seed, habits.Pool)
+	}
 	for _, s := range stages {
 		for mean := r.ExpFloat64(); ; mean += r.ExpFloat64() {
 			at := s.reach(mean)
 			if at >= s.For {
 				break
 			}
-			address := drawAddress(r, seed, n)
-			n++
-			add(Ask{At: begin + at, Address: address})
+			address, repeat := next()
+			add(Ask{At: begin + at, Address: address, Repeat: repeat})
 			if r.Float64() < habits.Double {
 				add(Ask{At: begin + at + between(r, 0, 300*time.Millisecond), Address: address, Repeat: true})
 			}
@@ -112,11 +130,42 @@ func drawPlan(seed uint64, stages []Stage, habits Habits, gateways int) []Ask {
 	return asks
 }
 
+// strangers come once each.
+func strangers(r *rand.Rand, seed uint64) func() (address string, repeat bool) {
+	n := -1
+	return func() (string, bool) {
+		n++
+		return drawAddress(r, seed, n), false
+	}
+}
+
+// zipfExponent makes the most frequent of 50,000 addresses some 9 % of all requests, and leaves half of the addresses to
+// come once, or never, in ten times as many.
+const zipfExponent = 1.1
+
+// regulars are some number of addresses, the first the most frequent.
+func regulars(r *rand.Rand, seed uint64, number int) func() (address string, repeat bool) {
+	pool, came := make([]string, number), make([]bool, number)
+	for i := range pool {
+		pool[i] = drawAddress(r, seed, i)
+	}
+	zipf := rand.NewZipf(r, zipfExponent, 1, uint64(number-1))
+	return func() (string, bool) {
+		n := zipf.Uint64()
+		repeat := came[n]
+		came[n] = true
+		return pool[n], repeat
+	}
+}
+
 // reach is the time into the stage by which so many people are expected; years when there will never be as many. With
 // a pace that is linear the expected number is a parabola, and this solves it, in the form that is safe where the pace
 // hardly changes.
 func (s Stage) reach(people float64) time.Duration {
 	const never = 100 * 365 * 24 * time.Hour
+	if s.For <= 0 {
+		return never
+	}
 	bend := (s.To - s.From) / (2 * s.For.Seconds())
 	root := s.From*s.From + 4*bend*people
 	if root < 0 || s.From+math.Sqrt(root) <= 0 {

@@ -83,7 +83,7 @@ func TestEveryProfileCanBeBuilt(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := map[string]time.Duration{"phases": 3 * time.Minute, "fleet": 3 * time.Minute, "redis-hang": time.Minute,
-			"blip": 2 * time.Minute, "slow": 5 * time.Minute, "campaign": 4 * time.Minute}[name]
+			"blip": 2 * time.Minute, "slow": 5 * time.Minute, "campaign": 4 * time.Minute, "day": 6 * time.Minute, "day-kill": 6 * time.Minute}[name]
 		if got := stretch(p.Stages); got < want-100*time.Millisecond || got > want+blipEvery {
 			t.Errorf("%s takes %v, want %v", name, got, want)
 		}

@@ -15,12 +15,13 @@ import (
 	"time"
 )
 
-// Gateway is one running gateway. Stop ends it in order and returns what was wrong with that; after the first call it
-// does nothing.
+// Gateway is one running gateway. Stop ends it in order and returns what was wrong with that, Kill ends it at once; after
+// the first call of either they do nothing.
 type Gateway interface {
 	URL() string        // of the API
 	MetricsURL() string // of /metrics
 	Stop() error
+	Kill()
 }
 
 // The longest waits for a gateway's process. It promises to stop within 15 s.
@@ -40,8 +41,7 @@ type process struct {
 }
 
 // StartProcess runs "PROGRAM serve" with this environment and nothing else of ours, its log in the file folder/name.log,
-// and waits until it says where it listens. The environment has to say 127.0.0.1:0 for both addresses. On Linux the
-// process ends with this one, however this one ends.
+// and waits until it says where it listens. On Linux the process ends with this one, however this one ends.
 func StartProcess(ctx context.Context, program, folder, name string, env []string) (Gateway, error) {
 	log, err := os.OpenFile(filepath.Join(folder, name+".log"), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -107,6 +107,14 @@ func (p *process) MetricsURL() string { return p.metrics }
 func (p *process) Stop() error {
 	p.once.Do(func() { p.stopped = p.stop() })
 	return p.stopped
+}
+
+// Kill ends the process at once.
+func (p *process) Kill() {
+	p.once.Do(func() {
+		_ = p.cmd.Process.Kill() // it may have ended by now
+		<-p.exited
+	})
 }
 
 func (p *process) stop() error {

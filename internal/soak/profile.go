@@ -38,6 +38,10 @@ type Profile struct {
 	Upstream simulator.Config
 	// Env are settings that differ from the defaults.
 	Env []string
+	// Replay, when not 0, is how many requests may be in work at once: they come in the plan's order and no faster than in
+	// the plan, but wait for one another when a gateway is slower. For what is counted and not timed. The stages then last
+	// as long as they take, and the upstream is well throughout.
+	Replay int
 	// Redis says that the gateways share one.
 	Redis bool
 	// Notes are printed at the head of the table.
@@ -48,7 +52,7 @@ type Profile struct {
 }
 
 // Profiles are the names of all profiles.
-var Profiles = []string{"phases", "fleet", "redis-hang", "blip", "slow", "campaign"}
+var Profiles = []string{"phases", "fleet", "redis-hang", "blip", "slow", "campaign", "day", "day-kill"}
 
 // budget is the time in which the gateway promises an answer (flows.signup.budget), wireMax the most on the wire.
 const (
@@ -69,6 +73,8 @@ func NewProfile(k Knobs) (Profile, error) {
 		"blip":       {20, 2, 1, blip},
 		"slow":       {200, 5, 1, slow},
 		"campaign":   {200, 3, 1, campaign},
+		"day":        {1400, 6, 2, func(k Knobs) Profile { return day(k, InOrder) }},
+		"day-kill":   {1400, 6, 2, func(k Knobs) Profile { return day(k, Killed) }},
 	}
 	b, ok := builders[k.Profile]
 	switch {

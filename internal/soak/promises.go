@@ -73,6 +73,7 @@ func (a Answer) String() string {
 func checkCodes(l *Ledger) (broken []string) {
 	for _, a := range l.Answers {
 		switch {
+		case l.cutOff(a):
 		case a.Err != "":
 			broken = append(broken, fmt.Sprintf("%v: %s", a, a.Err))
 		case a.Code != http.StatusOK && a.Code != http.StatusAccepted:

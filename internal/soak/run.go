@@ -75,14 +75,13 @@ func Run(ctx context.Context, p Profile, bench Bench) (l *Ledger, err error) {
 		fmt.Sprintf("VALIDATOR_GW_UPSTREAM_RATE=%v/s", p.Rate), fmt.Sprintf("VALIDATOR_GW_UPSTREAM_BURST=%d", p.Burst),
 		fmt.Sprintf("VALIDATOR_GW_QUEUE_WORKERS=%d", workers(p.Rate)),
 	}, p.Env...)
-	var redis Server
+	var postgres, redis Server
 	if p.Knobs.Store == "postgres" {
-		s, err := bench.Postgres()
-		if err != nil {
+		if postgres, err = bench.Postgres(); err != nil {
 			return nil, err
 		}
-		stops = append(stops, s.Close)
-		env = append(env, "DATABASE_URL="+s.URL())
+		stops = append(stops, postgres.Close)
+		env = append(env, "DATABASE_URL="+postgres.URL())
 	}
 	if p.Redis {
 		if redis, err = bench.Redis(); err != nil {
@@ -92,23 +91,18 @@ func Run(ctx context.Context, p Profile, bench Bench) (l *Ledger, err error) {
 		env = append(env, "REDIS_URL="+redis.URL())
 	}
 
-	var gateways []Gateway
-	var urls, metrics []string
-	for i := range p.Knobs.Gateways { // one by one: the first brings the schema up
-		name := fmt.Sprintf("gateway-%d", i)
-		g, err := bench.Gateway(ctx, name, append(env[:len(env):len(env)], "VALIDATOR_GW_DATA="+filepath.Join(bench.Folder, name)))
-		if err != nil {
-			return nil, err
-		}
-		stops = append(stops, func() error { _ = g.Stop(); return nil }) // on the good way it was stopped, and judged, before
-		gateways, urls, metrics = append(gateways, g), append(urls, g.URL()), append(metrics, g.MetricsURL())
+	all := &fleetOf{bench: bench, env: env, postgres: postgres, redis: redis}
+	stops = append(stops, func() error { all.end(); return nil }) // on the good way they were stopped, and judged, before
+	if err := all.start(ctx, p.Knobs.Gateways); err != nil {
+		return nil, err
 	}
+	urls, metrics := all.urls()
 	if redis != nil {
 		stops = append(stops, func() error { _ = redis.Resume(); return nil }) // or the gateways' stop would wait for it
 	}
 
 	l = &Ledger{Profile: p}
-	asks := drawPlan(p.Knobs.Seed, p.Stages, p.Habits, len(gateways))
+	asks := drawPlan(p.Knobs.Seed, p.Stages, p.Habits, len(urls))
 	c := newClient(apiKey, urls)
 	defer c.close()
 	say("seed %d: %d requests in %v", p.Knobs.Seed, len(asks), stretch(p.Stages).Round(time.Second))
@@ -121,12 +115,17 @@ func Run(ctx context.Context, p Profile, bench Bench) (l *Ledger, err error) {
 	defer halt(nil)
 	watch := &sampler{http: c.http, urls: metrics, began: began}
 	beside.Go(func() { watch.run(background) })
-	beside.Go(func() {
-		if err := conduct(background, p.Stages, began, sim, redis, say); err != nil {
-			halt(err)
-		}
-	})
-	if l.Answers, err = drive(background, asks, began, c.send); err != nil {
+	if p.Replay > 0 {
+		err = l.replay(background, asks, c.send, func(how Restart) error { return all.restart(background, how, l) }, say)
+	} else {
+		beside.Go(func() {
+			if err := conduct(background, p.Stages, began, sim, redis, say); err != nil {
+				halt(err)
+			}
+		})
+		l.Answers, err = drive(background, asks, began, c.send)
+	}
+	if err != nil {
 		return nil, err
 	}
 	l.Loaded = time.Since(l.Began)
@@ -138,11 +137,7 @@ func Run(ctx context.Context, p Profile, bench Bench) (l *Ledger, err error) {
 	l.Samples = watch.taken()
 	l.Calls = sim.Calls()
 	l.Lost = sim.Stats().Calls - int64(len(l.Calls))
-	for i, g := range gateways {
-		if err := g.Stop(); err != nil {
-			l.Stops = append(l.Stops, fmt.Sprintf("gateway %d: %v", i, err))
-		}
-	}
+	all.stop(l)
 	l.Leaks, err = leaks(bench.Folder, append(tokens, upstreamKey, apiKey))
 	return l, err
 }

@@ -33,6 +33,8 @@ type inProcess struct {
 func (g *inProcess) URL() string        { return g.url }
 func (g *inProcess) MetricsURL() string { return g.metrics }
 
+func (g *inProcess) Kill() { _ = g.Stop() }
+
 func (g *inProcess) Stop() error {
 	if g.stopped {
 		return nil

@@ -67,7 +67,7 @@ func serveBoth(ctx context.Context, front, metrics http.Handler) error {
 	if err != nil {
 		return errors.Join(err, lis.Close())
 	}
-	servers := []*http.Server{{Handler: front}, {Handler: metrics}} //nolint:gosec // G112: loopback, and only this program asks
+	servers := []*http.Server{{Handler: front}, {Handler: metrics}}
 	ended := make(chan error, len(servers))
 	for i, l := range []net.Listener{lis, mls} {
 		go func() { ended <- servers[i].Serve(l) }()

@@ -41,8 +41,11 @@ func serveProfiled(ctx context.Context) error {
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.Handle("GET /debug/pprof/allocs", pprof.Handler("allocs"))
 	profiler := &http.Server{Handler: mux} //nolint:gosec // G112: loopback, and only this program asks
-	ended := make(chan error, 1)
-	go func() { ended <- profiler.Serve(ls[2]) }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = profiler.Serve(ls[2]) // without it there is no profile, which the fetch says
+	}()
 	g, err := gateway.New(ctx, gateway.Config{Mode: "profiled", DataDir: os.Getenv("VALIDATOR_GW_DATA"),
 		UpstreamURL: os.Getenv("VALIDATOR_GW_UPSTREAM_URL"), UpstreamKey: secret.Text(os.Getenv("VALIDATOR_GW_UPSTREAM_KEY")),
 		UpstreamProfile: "verimail_v3", Secret: master, APIKey: secret.Text(os.Getenv("VALIDATOR_GW_API_KEY")), Migrate: true, Version: "profiled"},
