@@ -65,7 +65,7 @@ func (m *metrics) observe(operation string, start time.Time, err *error) {
 	if *err == nil {
 		return
 	}
-	for _, answer := range []error{ErrLeaseLost, ErrUnknownID, ErrQueueFull, ErrErased} {
+	for _, answer := range []error{ErrLeaseLost, ErrUnknownID, ErrQueueFull, ErrErased, ErrNotDead, ErrReplaced} {
 		if errors.Is(*err, answer) {
 			return
 		}

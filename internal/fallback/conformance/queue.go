@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -10,9 +11,12 @@ import (
 	"validator-gw/internal/verdict"
 )
 
-// queueStories are about rows that are written together.
+// queueStories are about rows that are written together, and about those that are dead.
 var queueStories = []story{
 	{"postpone in batches", postponeBatch},
+	{"dead reviews by page", deadPages},
+	{"replay", replay},
+	{"drop", drop},
 }
 
 func postponeBatch(t *testing.T, b Bed) {
@@ -75,5 +79,108 @@ func postponeBatch(t *testing.T, b Bed) {
 	}
 	if b.Dump(t) != before {
 		t.Error("a batch that was refused changed rows")
+	}
+}
+
+// bury records and kills a review, and returns it.
+func bury(t *testing.T, b Bed, e fallback.Entry) fallback.Review {
+	t.Helper()
+	record(t, b, e)
+	must(t, "Kill", b.Kill(t.Context(), claimOne(t, b), verdict.ReviewPoisoned))
+	return review(t, b, e.ID)
+}
+
+func deadPages(t *testing.T, b Bed) {
+	var want []string
+	for i := range 5 {
+		want = append(want, bury(t, b, entry(i, i)).ID)
+		b.Advance(t, time.Second)
+	}
+	record(t, b, entry(6, 6))
+	var got []string
+	var page fallback.DeadPage
+	for {
+		list, err := b.DeadReviews(t.Context(), page, 2)
+		must(t, "DeadReviews", err)
+		if len(list) == 0 {
+			break
+		}
+		for _, r := range list {
+			if r.State != fallback.Dead || r.Reason != verdict.ReviewPoisoned || r.Address.IsZero() {
+				t.Errorf("listed is a review that is %s, %s, with an address: %t, want dead, poisoned, with one", r.State, r.Reason, !r.Address.IsZero())
+			}
+			got, page = append(got, r.ID), fallback.DeadPage{EndedAt: r.EndedAt, ID: r.ID}
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("pages list %v, want %v, in the order of their deaths", got, want)
+	}
+}
+
+func replay(t *testing.T, b Bed) {
+	ctx := t.Context()
+	e := entry(1, 1)
+	e.Cause = verdict.CauseUnusable
+	dead := bury(t, b, e)
+	b.Advance(t, 10*24*time.Hour)
+	must(t, "Replay", b.Replay(ctx, dead.ID))
+	r := review(t, b, dead.ID)
+	if r.State != fallback.Open || r.Reason != verdict.RevalidationRequested || !r.EndedAt.IsZero() || r.Attempts != 0 || r.Unusable != 0 {
+		t.Errorf("replayed is %s, %s, ended %v, %d and %d counted, want open, asked for, not ended, nothing counted",
+			r.State, r.Reason, r.EndedAt, r.Attempts, r.Unusable)
+	}
+	if st := stats(t, b); st.Open != 1 || st.Overdue != 1 || st.Dead != 0 {
+		t.Errorf("Stats = %+v, want one open and overdue, none dead", st)
+	}
+	c := claimOne(t, b)
+	if c.ReviewID != dead.ID || c.Claims != 1 || c.Unusable != 0 || c.Address != e.Address {
+		t.Errorf("Claim = %+v, want the review with its address, claimed for the first time", c)
+	}
+	if age := c.Now.Sub(c.RecordedAt) - c.Outage; age > time.Minute {
+		t.Errorf("a replayed review is %v old, want its age begun anew", age)
+	}
+	if err := b.Replay(ctx, dead.ID); !errors.Is(err, fallback.ErrNotDead) {
+		t.Errorf("Replay of an open review = %v, want ErrNotDead", err)
+	}
+	must(t, "Kill", b.Kill(ctx, c, verdict.ReviewPoisoned))
+	for _, id := range []string{newID(), "x"} {
+		if err := b.Replay(ctx, id); !errors.Is(err, fallback.ErrUnknownID) {
+			t.Errorf("Replay of %q = %v, want ErrUnknownID", id, err)
+		}
+	}
+	next := entry(1, 1)
+	record(t, b, next)
+	if err := b.Replay(ctx, dead.ID); !errors.Is(err, fallback.ErrReplaced) {
+		t.Errorf("Replay beside an open review = %v, want ErrReplaced", err)
+	}
+	must(t, "Settle", b.Settle(ctx, claimOne(t, b), valid(), nil))
+	must(t, "Replay once that has ended", b.Replay(ctx, dead.ID))
+}
+
+func drop(t *testing.T, b Bed) {
+	ctx := t.Context()
+	dead := bury(t, b, entry(1, 1))
+	must(t, "Drop", b.Drop(ctx, dead.ID))
+	r := review(t, b, dead.ID)
+	if r.State != fallback.Settled || !r.Address.IsZero() || r.Verdict == nil || !r.EndedAt.Equal(dead.EndedAt) {
+		t.Fatalf("dropped is %+v, want it settled, without its address, ended when it died", r)
+	}
+	if v := r.Verdict; v.Status != verdict.Unresolved || v.Reason != verdict.ReviewPoisoned || v.ID != dead.ID {
+		t.Errorf("dropped has %+v, want unresolved for the reason of its death", v)
+	}
+	if st := stats(t, b); st.Dead != 0 || st.Open != 0 {
+		t.Errorf("Stats = %+v, want nothing dead or open", st)
+	}
+	for what, err := range map[string]error{"Drop": b.Drop(ctx, dead.ID), "Replay": b.Replay(ctx, dead.ID)} {
+		if !errors.Is(err, fallback.ErrNotDead) {
+			t.Errorf("%s of what was dropped = %v, want ErrNotDead", what, err)
+		}
+	}
+	if err := b.Drop(ctx, newID()); !errors.Is(err, fallback.ErrUnknownID) {
+		t.Errorf("Drop of an unknown id = %v, want ErrUnknownID", err)
+	}
+	b.Advance(t, fallback.DefaultRetention.Ended+time.Hour)
+	if n, err := b.Sweep(ctx, fallback.Retention{}); n != 1 || err != nil {
+		t.Errorf("Sweep = %d, %v, want the dropped one past its retention", n, err)
 	}
 }
