@@ -186,6 +186,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 		Open:     func(sealed []byte) (string, error) { return keys.sealer.Open(sealed, suggestionContext) },
 		Keys:     g.answers,
 		Leases:   leases,
+		Profile:  g.client.ProfileVersion(),
 		Seal:     func(text string) []byte { return keys.sealer.Seal(text, suggestionContext) },
 		Recorded: func(due time.Time) { g.loop.Due(due) },
 		NewID:    newID, Rand: deps.Rand, Log: deps.Log, Registerer: g.registry})

@@ -85,7 +85,7 @@ func (s *Service) known(who asker, k verdict.Cached, source verdict.Source) Answ
 	now := time.Now()
 	a := Answer{
 		ID: v.ID, Status: v.Status, Reason: v.Reason, Reasons: v.Reasons, Attempts: v.Attempts, Source: source,
-		Provider: v.Provider, CheckedAt: v.CheckedAt, Age: max(now.Sub(v.CheckedAt), 0), Stale: !k.Fresh(now),
+		Provider: v.Provider, CheckedAt: v.CheckedAt, Age: max(now.Sub(v.CheckedAt), 0), Stale: !s.fresh(k, now),
 		Fingerprint: who.fp.Prefix(),
 	}
 	switch {

@@ -46,7 +46,7 @@ func newMetrics(reg prometheus.Registerer, leases bool) *metrics {
 			"Reviews settled by an answer outside the loop: a late one, or another request's.")),
 	}
 	m.stale = prometheus.NewCounter(opts("cache_stale_answers_total", "Answers with a verdict past its freshness."))
-	m.refreshes = prometheus.NewCounterVec(opts("cache_refreshes_total", "Refreshes of such verdicts in the background: renewed by the upstream's word, found "+
+	m.refreshes = prometheus.NewCounterVec(opts("cache_refreshes_total", "Refreshes in the background of verdicts past their freshness: renewed by the upstream's word, found "+
 		"with another replica or under review, failed without a verdict, refused since the rate had no token to spare or a gate was closed, skipped as too many ran."),
 		[]string{"outcome"})
 	for _, outcome := range refreshOutcomes {

@@ -101,9 +101,27 @@ func (r *refreshes) end(fp normalize.Fingerprint, until time.Time) {
 	}
 }
 
-// mayRefresh is refreshes.begin, counted.
-func (s *Service) mayRefresh(fp normalize.Fingerprint) bool {
-	ok, crowded := s.refreshes.begin(fp, time.Now())
+// profileRest is the least age of a verdict that is refreshed only because it is another profile's. While replicas with two
+// profiles share a Redis and a store, each finds the other's verdicts, and they would pay in turns.
+const profileRest = time.Hour
+
+// fresh says that a verdict needs no new check, or that a marker holds. A verdict of another profile may mean something
+// else, and counts as past its freshness; but for one on an address whose owner forbade asking.
+func (s *Service) fresh(k verdict.Cached, now time.Time) bool {
+	return k.Fresh(now) && (k.Verdict == nil || !s.superseded(k.Verdict))
+}
+
+func (s *Service) superseded(v *verdict.Verdict) bool {
+	return s.cfg.Profile != "" && v.Profile != "" && v.Profile != s.cfg.Profile && v.Reason != verdict.ClaimedByPerson
+}
+
+// mayRefresh says whether to ask about a verdict that is not fresh; refresh must follow then.
+func (s *Service) mayRefresh(fp normalize.Fingerprint, v *verdict.Verdict) bool {
+	now := time.Now()
+	if v != nil && (verdict.Cached{Verdict: v}).Fresh(now) && now.Sub(v.CheckedAt) < profileRest {
+		return false
+	}
+	ok, crowded := s.refreshes.begin(fp, now)
 	if crowded {
 		s.metrics.refreshes.WithLabelValues(refreshSkipped).Inc()
 	}
@@ -112,7 +130,7 @@ func (s *Service) mayRefresh(fp normalize.Fingerprint) bool {
 
 // renew begins a refresh of a verdict that was found in the process, and waits for nothing.
 func (s *Service) renew(who asker, v *verdict.Verdict) {
-	if !s.mayRefresh(who.fp) {
+	if !s.mayRefresh(who.fp, v) {
 		return
 	}
 	_, joined, err := s.flights.Start(who.fp, s.cfg.Background().Budget+s.cfg.LateTimeout(),

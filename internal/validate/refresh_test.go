@@ -366,3 +366,41 @@ func TestEraseWhileARefreshIsInTheAir(t *testing.T) {
 		s.wantNothing(person)
 	})
 }
+
+// TestVerdictOfAnotherProfile: it is served as one past its freshness, and asked about again once it is an hour old.
+func TestVerdictOfAnotherProfile(t *testing.T) {
+	bubble(t, func(t *testing.T, s *setup) {
+		s.tuning.Valid = cache.TTL{Soft: 3 * time.Hour, Hard: hard}
+		first, _ := s.post(person)
+		other, _ := s.post("other@example.com")
+		forbidden := s.cache.Put(s.print("third@example.com"), verdict.Verdict{ID: newID(), Status: verdict.Unresolved, Reason: verdict.ClaimedByPerson,
+			Profile: "verimail_v3@0", CheckedAt: time.Now()})
+		s.profile = "verimail_v3@1"
+		s.restart()
+		if a, _ := s.post("other@example.com"); a.Stale || a.ID != other.ID {
+			t.Errorf("the same profile: %s, stale %v; want %s, fresh", a.ID, a.Stale, other.ID)
+		}
+		s.profile = "verimail_v3@2"
+		s.restart()
+		s.wantOld(first, person) // from the store
+		s.wantOld(first, person) // from the process
+		time.Sleep(59 * time.Minute)
+		s.wantOld(first, person)
+		s.wantBilled(2)
+		time.Sleep(time.Minute)
+		s.wantOld(first, person)
+		time.Sleep(time.Second)
+		s.wantBilled(3)
+		found, err := s.store.Lookup(t.Context(), s.print(person))
+		if err != nil || found.Verdict == nil || found.Verdict.ID == first.ID || found.Verdict.Profile != "verimail_v3@1" {
+			t.Errorf("the store has %+v, %v; want a new verdict with what the client is", found.Verdict, err)
+		}
+		time.Sleep(time.Hour)
+		if a, _ := s.post("third@example.com"); a.Stale || a.ID != forbidden.ID {
+			t.Errorf("an address that is not to be asked about: %s, stale %v; want %s, fresh", a.ID, a.Stale, forbidden.ID)
+		}
+		s.erase(person, validate.Removed{Verdicts: 2})
+		time.Sleep(2 * time.Second)
+		s.wantNothing(person)
+	})
+}

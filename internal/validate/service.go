@@ -124,6 +124,9 @@ type Config struct {
 	// Keys keeps answers under Idempotency-Keys; nil keeps none, and Seal is not used. Seal reverses Open.
 	Keys keeper
 	Seal func(text string) []byte
+	// Profile is the provider's profile in use with the version of its mapping. Verdicts of another are served as those past
+	// their freshness. Empty: all are of this one.
+	Profile string
 	// Leases keep one check of an address in flight among all replicas; nil: each process for itself.
 	Leases *flight.Leases
 	// NewID returns a UUIDv7, greater than all that it returned before.
@@ -239,7 +242,7 @@ func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow
 	}
 	watcher := fallback.Watcher{Client: req.Client, Flow: req.Flow, Callback: req.Callback}
 	if k, ok := s.cache.Local(fp); ok {
-		if !k.Fresh(start) {
+		if !s.fresh(k, start) {
 			s.renew(who, k.Verdict)
 		}
 		return s.watched(ctx, s.known(who, k, verdict.FromCache), watcher), nil
@@ -459,7 +462,7 @@ func (s *Service) find(ctx context.Context, c *check, plan verdict.Plan, by seek
 		return s.inquire(ctx, c, plan, by)
 	case c.found():
 		return nil
-	case s.mayRefresh(c.fp):
+	case s.mayRefresh(c.fp, s.offered(c)):
 		return s.refresh(ctx, c)
 	}
 	c.mu.Lock()
@@ -481,7 +484,7 @@ func (s *Service) inquire(ctx context.Context, c *check, plan verdict.Plan, by s
 func (s *Service) look(ctx context.Context, c *check, by seeker) bool {
 	now := time.Now()
 	take := func(k verdict.Cached) bool {
-		if k.Verdict != nil && !k.Fresh(now) {
+		if k.Verdict != nil && !s.fresh(k, now) {
 			c.offer(k.Verdict)
 			return by.stale()
 		}
@@ -508,7 +511,7 @@ func (s *Service) look(ctx context.Context, c *check, by seeker) bool {
 		return false
 	}
 	k := verdict.Cached{Verdict: found.Verdict}
-	if k.Fresh(now) {
+	if s.fresh(k, now) {
 		s.fill(c, *k.Verdict, row)
 		return take(k)
 	}
@@ -536,7 +539,7 @@ func (s *Service) fill(c *check, v verdict.Verdict, row normalize.Fingerprint) {
 	switch {
 	case row != c.fp:
 		s.cache.Keep(c.fp, v) // so that it is found after the next rotation
-	case (verdict.Cached{Verdict: &v}).Fresh(time.Now()):
+	case s.fresh(verdict.Cached{Verdict: &v}, time.Now()):
 		s.cache.Fill(c.fp, v)
 	case c.older(v): // else what is in front is as good, or better
 		s.cache.FillStale(c.fp, v)

@@ -44,6 +44,7 @@ type setup struct {
 	address validate.AddressPlan
 	limits  ratelimit.Limits
 	tuning  cache.Tuning
+	profile string
 	stop    []func()
 	begin   func() // makes cache and service, on the store that is there
 	end     func() // ends them
@@ -131,6 +132,7 @@ func bubble(t *testing.T, story func(t *testing.T, s *setup), wrap ...func(verif
 					Open:        func(b []byte) (string, error) { return sealer.Open(b, "suggestion") },
 					Seal:        func(text string) []byte { return sealer.Seal(text, "suggestion") },
 					Keys:        keys,
+					Profile:     s.profile,
 					NewID:       newID,
 					Rand:        half,
 					Recorded: func(due time.Time) {

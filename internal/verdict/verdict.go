@@ -183,6 +183,9 @@ type Verdict struct {
 	Attempts int `json:"attempts"`
 	// Provider is the profile's name, such as verimail_v3; empty for an unresolved verdict that no provider gave.
 	Provider string `json:"provider,omitempty"`
+	// Profile is that with the version of its mapping, such as verimail_v3@1; empty in verdicts that no provider gave, and in
+	// those from before it was kept.
+	Profile string `json:"profile,omitempty"`
 	// CheckedAt is when the upstream answered.
 	CheckedAt time.Time `json:"checked_at"`
 	// Trail has the calls of this check, for whoever must explain it.

@@ -236,7 +236,7 @@ func (c *Client) Check(ctx context.Context, addr normalize.Address, plan verdict
 // conclude ends a check with a verdict.
 func (c *Client) conclude(out *verdict.Outcome, r *reply) {
 	out.Verdict = verdict.Verdict{Status: r.status, Reason: r.reason, Reasons: r.all(), Flags: r.flags,
-		Suggestion: r.suggested, Provider: c.name, CheckedAt: r.at.Add(r.took)}
+		Suggestion: r.suggested, Provider: c.name, Profile: c.ProfileVersion(), CheckedAt: r.at.Add(r.took)}
 }
 
 // end ends the trying. What a check was last told is its reason; only one that was told nothing gives ours.
