@@ -31,10 +31,10 @@ var eventStories = []story{
 	{"events refuse nonsense", askRefuses},
 }
 
-// The window of these stories: longer than any slack.
+// The window of these stories: a busy machine's minutes are nothing beside it.
 const (
-	quiet  = time.Minute
-	latest = 10 * time.Minute
+	quiet  = time.Hour
+	latest = 20 * time.Hour
 )
 
 // event asks for the user's address at the domain.
@@ -62,7 +62,11 @@ func ask(t *testing.T, s Store, e fallback.Event) fallback.Asked {
 // due checks how long it is until a check is due.
 func (b Bed) due(t *testing.T, what string, a fallback.Asked, want time.Duration) {
 	t.Helper()
-	if d := (a.In - want).Abs(); d > b.Slack+time.Microsecond {
+	most := time.Microsecond
+	if b.Slack > 0 { // real time passes
+		most = quiet / 10
+	}
+	if d := (a.In - want).Abs(); d > most {
 		t.Errorf("%s is due in %v, want %v", what, a.In, want)
 	}
 }
@@ -138,11 +142,11 @@ func askBurst(t *testing.T, b Bed) {
 
 func askStream(t *testing.T, b Bed) {
 	ask(t, b, event(1, 1))
-	for i := range 18 { // every 30 s, 9 min in all
-		b.Advance(t, quiet/2)
-		b.due(t, "the stream", ask(t, b, event(1, 1)), min(quiet, latest-time.Duration(i+1)*quiet/2))
+	for range 25 { // every 45 min, 18 h 45 min in all
+		b.Advance(t, 3*quiet/4)
+		b.due(t, "the stream", ask(t, b, event(1, 1)), quiet)
 	}
-	b.Advance(t, quiet/2)
+	b.Advance(t, 3*quiet/4)
 	b.due(t, "the stream's last", ask(t, b, event(1, 1)), quiet/2)
 	b.Advance(t, quiet/2+b.Slack)
 	claimOne(t, b)
@@ -171,7 +175,7 @@ func askHeld(t *testing.T, b Bed) {
 	none(t, b, "while the burst is held")
 	ripenNow(t, b, 1, e.Fingerprint)
 	ripenNow(t, b, 0, e.Fingerprint)
-	c := claimOne(t, b)
+	c := claimLong(t, b)
 	if c.AskedAt.IsZero() || c.AskedAt.After(c.Now) {
 		t.Errorf("AskedAt = %v at %v, want a time that is over", c.AskedAt, c.Now)
 	}
@@ -192,9 +196,9 @@ func askForgotten(t *testing.T, b Bed) {
 	ask(t, b, heldEvent(1, 1))
 	b.Advance(t, latest/2)
 	ask(t, b, heldEvent(1, 1))
-	b.Advance(t, latest/2-b.Slack-time.Second)
+	b.Advance(t, latest/2-quiet)
 	none(t, b, "before the latest time")
-	b.Advance(t, 2*b.Slack+time.Second)
+	b.Advance(t, quiet+b.Slack)
 	if c := claimOne(t, b); c.AskedAt.After(c.Now) {
 		t.Errorf("AskedAt = %v at %v, want a time that is over", c.AskedAt, c.Now)
 	}
@@ -236,7 +240,7 @@ func askJoins(t *testing.T, b Bed) {
 func askLeased(t *testing.T, b Bed) {
 	record(t, b, entry(1, 1))
 	for i := range 2 * fallback.MaxClaims {
-		c := claimOne(t, b)
+		c := claimLong(t, b)
 		if c.Claims != 1 {
 			t.Fatalf("claim %d is counted as the %d., want the first: none crashed", i, c.Claims)
 		}
@@ -256,12 +260,22 @@ func askLeased(t *testing.T, b Bed) {
 		b.Advance(t, quiet+b.Slack)
 	}
 	// A worker that crashed does count.
-	claimOne(t, b)
-	b.Advance(t, lease+b.Slack)
+	claimLong(t, b)
+	b.Advance(t, quiet+b.Slack)
 	ask(t, b, event(1, 1))
-	if c := claimOne(t, b); c.Claims != 2 {
+	if c := claimLong(t, b); c.Claims != 2 {
 		t.Errorf("Claims = %d after a crash, want 2", c.Claims)
 	}
+}
+
+// claimLong takes the only row that is due, under a lease that no busy machine outlasts.
+func claimLong(t *testing.T, s Store) fallback.Claim {
+	t.Helper()
+	res, err := s.Claim(t.Context(), fallback.ClaimRequest{Max: 2, Lease: quiet})
+	if err != nil || len(res.Claims) != 1 {
+		t.Fatalf("Claim gave %d rows, %v, want 1", len(res.Claims), err)
+	}
+	return res.Claims[0]
 }
 
 func askDue(t *testing.T, b Bed) {
@@ -276,7 +290,7 @@ func askDue(t *testing.T, b Bed) {
 
 func askSettleOpen(t *testing.T, b Bed) {
 	before := valid()
-	before.CheckedAt = time.Now().Add(-b.Slack - time.Second)
+	before.CheckedAt = time.Now().Add(-b.Slack - time.Minute)
 	e := event(1, 1)
 	ask(t, b, e)
 	if _, settled, err := b.SettleOpen(t.Context(), e.Fingerprint, before, nil); settled || err != nil {
@@ -284,7 +298,7 @@ func askSettleOpen(t *testing.T, b Bed) {
 	}
 	// A call that was sent before and answered after does not know of the event.
 	late := valid()
-	late.CheckedAt = time.Now().Add(b.Slack + time.Second)
+	late.CheckedAt = time.Now().Add(b.Slack + time.Minute)
 	late.Trail = []verdict.Attempt{{At: before.CheckedAt, Outcome: verdict.AttemptAnswered}}
 	if _, settled, err := b.SettleOpen(t.Context(), e.Fingerprint, late, nil); settled || err != nil {
 		t.Errorf("SettleOpen with a verdict that began before = %t, %v, want nothing", settled, err)
@@ -329,9 +343,12 @@ func askCrowd(t *testing.T, b Bed) {
 			e := event(1, 1)
 			e.Held = i%2 == 0
 			var err error
-			if got[i], err = b.Ask(t.Context(), e); err != nil {
-				t.Errorf("Ask = %v, want no error", err)
+			for range 20 { // a busy machine's server may cut a statement off
+				if got[i], err = b.Ask(t.Context(), e); err == nil {
+					return
+				}
 			}
+			t.Errorf("Ask = %v, want no error", err)
 		})
 	}
 	wg.Wait()
