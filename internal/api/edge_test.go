@@ -227,13 +227,13 @@ func newDesk() *desk {
 		ID: checkID, Status: verdict.Valid, Decision: validate.Accept, Reason: verdict.MailboxAccepted,
 		Reasons: []verdict.Reason{verdict.MailboxAccepted}, Normalized: "ana@example.com", Flags: localFlags(),
 		Attempts: 1, Source: verdict.FromUpstream, Provider: "verimail_v3", CheckedAt: checkedAt,
-		Fingerprint: "Zk3_9a", Backoff: 130 * time.Millisecond,
+		ExpiresAt: checkedAt.Add(7 * 24 * time.Hour), Fingerprint: "Zk3_9a", Backoff: 130 * time.Millisecond,
 	}
 	risky := valid
 	risky.Status, risky.Reason = verdict.Risky, verdict.CatchAll
 	risky.Reasons = []verdict.Reason{verdict.CatchAll, verdict.MailboxFull}
 	risky.Flags.CatchAll, risky.Flags.MailboxFull = verdict.True, verdict.True
-	risky.Source, risky.Age, risky.Stale = verdict.FromCache, 90*time.Minute, true
+	risky.Source, risky.Age, risky.Stale, risky.ExpiresAt = verdict.FromCache, 90*time.Minute, true, checkedAt.Add(time.Hour)
 	syntax := validate.Answer{
 		Status: verdict.Invalid, Decision: validate.Reject, Reason: verdict.TLDUnknown,
 		Reasons: []verdict.Reason{verdict.TLDUnknown}, Suggestion: "ana@example.com", Source: verdict.FromLocal,

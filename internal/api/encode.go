@@ -46,6 +46,11 @@ func appendAnswer(b []byte, n *validate.Answer, lang lang) []byte {
 		b = strconv.AppendInt(append(b, `,"age_ms":`...), age(n), 10)
 	}
 	b = strconv.AppendBool(append(b, `,"stale":`...), n.Stale)
+	if n.ExpiresAt.IsZero() {
+		b = append(b, `,"expires_at":null`...)
+	} else {
+		b = appendTime(append(b, `,"expires_at":`...), n.ExpiresAt)
+	}
 	b = appendText(append(b, `},"message":`...), message(lang, *n))
 	if n.Status == verdict.NeedsReview {
 		if !n.NextCheckAt.IsZero() {

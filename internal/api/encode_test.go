@@ -28,7 +28,7 @@ func drawAnswer(r *rand.Rand) validate.Answer {
 		DedupeKey: text(), Flags: verdict.Flags{Disposable: tri(), Role: tri(), Free: tri(), CatchAll: tri(), MailboxFull: tri(),
 			SMTPUTF8: tri(), Subaddressed: tri(), MixedScript: tri()},
 		Attempts: r.IntN(4), Source: verdict.Sources[r.IntN(len(verdict.Sources))], Provider: text(), CheckedAt: moment(),
-		Age: time.Duration(r.Int64N(1e15) - 1e14), Stale: r.IntN(2) == 0, NextCheckAt: moment(), PollAfter: time.Duration(r.Int64N(3e9))}
+		Age: time.Duration(r.Int64N(1e15) - 1e14), Stale: r.IntN(2) == 0, ExpiresAt: moment(), NextCheckAt: moment(), PollAfter: time.Duration(r.Int64N(3e9))}
 	for range r.IntN(4) {
 		n.Reasons = append(n.Reasons, verdict.Reason(text()))
 	}

@@ -208,6 +208,9 @@ func toWire(n validate.Answer, lang lang) openapi.Answer {
 		ms := age(&n)
 		body.Source.AgeMs = &ms
 	}
+	if !n.ExpiresAt.IsZero() {
+		body.Source.ExpiresAt = wireTime(n.ExpiresAt)
+	}
 	if n.Status == verdict.NeedsReview {
 		if !n.NextCheckAt.IsZero() {
 			body.NextCheckAt = wireTime(n.NextCheckAt)

@@ -94,6 +94,8 @@ type Answer struct {
 	CheckedAt time.Time
 	Age       time.Duration
 	Stale     bool
+	// ExpiresAt is when the verdict stops, or stopped, being fresh; zero while nothing is known, and for what is kept nowhere.
+	ExpiresAt time.Time
 	// NextCheckAt and PollAfter are set while Status is needs_review.
 	NextCheckAt time.Time
 	PollAfter   time.Duration

@@ -88,6 +88,9 @@ func (s *Service) known(who asker, k verdict.Cached, source verdict.Source) Answ
 		Provider: v.Provider, CheckedAt: v.CheckedAt, Age: max(now.Sub(v.CheckedAt), 0), Stale: !s.fresh(k, now),
 		Fingerprint: who.fp.Prefix(),
 	}
+	if a.ExpiresAt = v.SoftUntil; a.Stale && now.Before(v.SoftUntil) {
+		a.ExpiresAt = now // another profile's: nobody knows since when
+	}
 	switch {
 	case !who.addr.IsZero():
 		a.Suggestion = s.suggestion(who.addr, v.Suggestion)

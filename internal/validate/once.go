@@ -92,6 +92,7 @@ type kept struct {
 	CheckedAt        time.Time      `json:"checked_at,omitzero"`
 	Age              time.Duration  `json:"age,omitempty"`
 	Stale            bool           `json:"stale,omitempty"`
+	ExpiresAt        time.Time      `json:"expires_at,omitzero"`
 	NextCheckAt      time.Time      `json:"next_check_at,omitzero"`
 	PollAfter        time.Duration  `json:"poll_after,omitempty"`
 }
@@ -103,7 +104,7 @@ func (s *Service) keepable(a Answer, address bool) []byte {
 	k := kept{
 		Version: keptVersion, ID: a.ID, Status: a.Status, Decision: a.Decision, Reason: a.Reason, Reasons: a.Reasons, Flags: a.Flags,
 		DisposableList: a.DisposableList, SuggestionReason: a.SuggestionReason, Attempts: a.Attempts, Source: a.Source, Provider: a.Provider,
-		CheckedAt: a.CheckedAt, Age: a.Age, Stale: a.Stale, NextCheckAt: a.NextCheckAt, PollAfter: a.PollAfter,
+		CheckedAt: a.CheckedAt, Age: a.Age, Stale: a.Stale, ExpiresAt: a.ExpiresAt, NextCheckAt: a.NextCheckAt, PollAfter: a.PollAfter,
 	}
 	if address && a.Suggestion != "" {
 		k.Suggestion = s.cfg.Seal(a.Suggestion)
@@ -125,7 +126,7 @@ func (s *Service) replayed(stored []byte, addr normalize.Address, refusal error,
 	a := Answer{
 		ID: k.ID, Status: k.Status, Decision: k.Decision, Reason: k.Reason, Reasons: k.Reasons, Flags: k.Flags, DisposableList: k.DisposableList,
 		SuggestionReason: k.SuggestionReason, Attempts: k.Attempts, Source: k.Source, Provider: k.Provider, CheckedAt: k.CheckedAt, Age: k.Age,
-		Stale: k.Stale, NextCheckAt: k.NextCheckAt, PollAfter: k.PollAfter, Replayed: true,
+		Stale: k.Stale, ExpiresAt: k.ExpiresAt, NextCheckAt: k.NextCheckAt, PollAfter: k.PollAfter, Replayed: true,
 	}
 	if r, ok := errors.AsType[*normalize.Refusal](refusal); ok {
 		a.Suggestion = r.Suggestion

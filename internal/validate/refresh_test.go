@@ -29,7 +29,7 @@ func (s *setup) aged(raw string) validate.Answer {
 	s.t.Helper()
 	s.tuning.Valid = cache.TTL{Soft: soft, Hard: hard}
 	a, _ := s.post(raw)
-	if a.Status != verdict.Valid || a.Stale {
+	if a.Status != verdict.Valid || a.Stale || !a.ExpiresAt.Equal(time.Now().Add(soft)) {
 		s.t.Fatalf("the first answer is %s, stale %v; want valid", a.Status, a.Stale)
 	}
 	time.Sleep(soft)
@@ -45,6 +45,9 @@ func (s *setup) wantOld(first validate.Answer, raw string) {
 	}
 	if want := time.Since(first.CheckedAt); a.Age != want {
 		s.t.Errorf("age %v, want %v", a.Age, want)
+	}
+	if want := first.ExpiresAt; !a.ExpiresAt.Equal(want) && (want.Before(time.Now()) || !a.ExpiresAt.Equal(time.Now())) {
+		s.t.Errorf("expired at %v, want %v, or now before that", a.ExpiresAt, want)
 	}
 }
 

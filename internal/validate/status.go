@@ -105,7 +105,7 @@ func (s *Service) reviewed(r fallback.Review, who asker) Answer {
 	default: // dead: nobody works on it any more
 		a = s.known(who, verdict.Cached{Verdict: &verdict.Verdict{Status: verdict.Unresolved, Reason: r.Reason,
 			Reasons: []verdict.Reason{r.Reason}, CheckedAt: r.EndedAt, SoftUntil: r.EndedAt.AddDate(100, 0, 0)}}, verdict.FromReview)
-		a.Attempts = sent(r.Trail)
+		a.Attempts, a.ExpiresAt = sent(r.Trail), time.Time{}
 	}
 	a.ID, a.Trail, a.Erased = r.ID, r.Trail, r.Address.IsZero()
 	return a

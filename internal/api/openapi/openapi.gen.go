@@ -652,7 +652,8 @@ type Source struct {
 	// AgeMs How long ago that was, in milliseconds.
 	AgeMs *int64 `json:"age_ms"`
 
-	// Stale True when the verdict is past its freshness and is given because nothing newer can be had.
+	// Stale True when the verdict is past its freshness. It is given at once all the same, and a newer one is asked for in the
+	// background when the upstream's rate has a call to spare.
 	Stale bool `json:"stale"`
 }
 
@@ -660,6 +661,10 @@ type Source struct {
 // `cache`, `review` (settled by the gateway later), `local` (syntax), `none` (not known yet).
 type SourceKind string
 
+
+	// ExpiresAt Until when the verdict counts as fresh; in the past when `stale` is true. Null while nothing is known, and for what was
+	// decided here.
+	ExpiresAt *time.Time `json:"expires_at"`
 // Status What is known about the address.
 type Status string
 
