@@ -151,6 +151,7 @@ type Service struct {
 	flights   *flight.Group[normalize.Fingerprint, *check]
 	waits     waits
 	refreshes refreshes
+	recent    recent
 	metrics   *metrics
 }
 
@@ -582,8 +583,16 @@ func (s *Service) marker(r fallback.Review) verdict.Marker {
 // ask puts the question to the upstream and keeps what comes: at every level of the cache, and in the review
 // if one is open.
 func (s *Service) ask(ctx context.Context, c *check, plan verdict.Plan) error {
+	person := plan.Class == verdict.Interactive
+	if reason, ok := s.recent.of(c.fp); ok && person {
+		c.follow(reason) // the row of the one before is being written
+		return nil
+	}
 	out := s.client.Check(ctx, c.addr, plan)
 	if !out.Final() {
+		if person && out.Sent > 0 {
+			s.recent.add(c.fp, out.Verdict.Reason)
+		}
 		c.mu.Lock()
 		c.outcome, c.ended = out, true
 		c.mu.Unlock()

@@ -536,6 +536,7 @@ type away struct {
 	mu   sync.Mutex
 	down bool
 	slow time.Duration // what a look-up takes
+	late time.Duration // what a row takes
 }
 
 func (a *away) slowly(d time.Duration) {
@@ -564,10 +565,13 @@ func (a *away) set(down bool) {
 
 func (a *away) Record(ctx context.Context, e fallback.Entry) (fallback.Review, error) {
 	a.mu.Lock()
-	down := a.down
+	down, late := a.down, a.late
 	a.mu.Unlock()
 	if down {
 		return fallback.Review{}, errors.New("no connection came free in time")
+	}
+	if late > 0 {
+		time.Sleep(late)
 	}
 	return a.SQLite.Record(ctx, e)
 }
