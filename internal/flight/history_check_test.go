@@ -286,7 +286,7 @@ func TestHistoryCheckBites(t *testing.T) {
 			calls: []call{got(1, 1, 70, "a"), got(1, 71, 75, ""), got(2, 71, 75, "")}}, []rule{notForgotten}},
 		"an error after a verdict": {history{
 			works: []work{did("a", 0, 10, 50, succeeded)},
-			calls: []call{got(1, 1, 70, "a"), {process: 1, from: 71 * ms, to: 75 * ms, err: true}}}, []rule{notForgotten}},
+			calls: []call{got(1, 1, 70, "a"), {process: 1, from: 71 * ms, to: 75 * ms, patience: 800 * ms, err: true}}}, []rule{notForgotten}},
 		"nobody answers": {history{well: true,
 			works: []work{did("a", 0, 10, 50, succeeded)}, calls: []call{got(1, 1, 0, "")}}, []rule{everyReturn}},
 		"many works for one caller": {history{

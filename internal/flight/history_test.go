@@ -31,10 +31,10 @@ import (
 )
 
 var (
-	historiesFlag = flag.Int("flight.histories", 300, "how many histories to play")
+	historiesFlag = flag.Int("flight.histories", 200, "how many histories to play")
 	seedFlag      = flag.Uint64("flight.seed", 0, "their seed; 0 draws one")
 	onlyFlag      = flag.Int("flight.only", -1, "play this one of the seed's histories, again and again")
-	atOnceFlag    = flag.Int("flight.atonce", 80, "how many at once")
+	atOnceFlag    = flag.Int("flight.atonce", 100, "how many at once")
 )
 
 const (
@@ -46,7 +46,7 @@ const (
 	// endless is how long a caller is waited for. A form's patience is less than a second; this is for a test that would hang.
 	endless = time.Minute
 	// everyBlow histories, Redis itself is hit, and all that are in play with it.
-	everyBlow = 400
+	everyBlow = 300
 	// apart is the time between two begins: a crowd of fleets that connect at once would measure the machine.
 	apart = 15 * time.Millisecond
 )
