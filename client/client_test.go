@@ -41,6 +41,8 @@ func (d desk) Wait(ctx context.Context, q validate.Inquiry, _ time.Duration) (va
 	return d.Status(ctx, q)
 }
 
+func (desk) Retry(context.Context, string) error { return nil }
+
 func (desk) Erase(context.Context, string) (validate.Removed, error) {
 	return validate.Removed{Verdicts: 1}, nil
 }

@@ -37,6 +37,8 @@ type validator interface {
 	Wait(ctx context.Context, q validate.Inquiry, d time.Duration) (validate.Answer, error)
 	// Erase removes all that is kept of an address.
 	Erase(ctx context.Context, raw string) (validate.Removed, error)
+	// Retry makes a dead review open and due again.
+	Retry(ctx context.Context, id string) error
 	// HasFlow says whether the settings have a flow of this name.
 	HasFlow(name string) bool
 }

@@ -112,6 +112,8 @@ func (d *desk) Wait(ctx context.Context, q validate.Inquiry, wait time.Duration)
 	return d.Status(ctx, q)
 }
 
+func (d *desk) Retry(_ context.Context, id string) error { return d.errs[id] }
+
 func (d *desk) Erase(_ context.Context, raw string) (validate.Removed, error) {
 	if err := d.errs[raw]; err != nil {
 		return validate.Removed{}, err

@@ -40,6 +40,10 @@ var (
 		"The header Allow lists the methods of this path."}
 	idempotencyInFlight = &kind{409, "idempotency_in_flight", "The same request is being answered",
 		"A request with this Idempotency-Key is being answered elsewhere."}
+	reviewNotDead = &kind{409, "review_not_dead", "The review is not dead",
+		"It is being worked on, or it has its answer: see /status/{id}."}
+	reviewReplaced = &kind{409, "review_replaced", "Another review of the address is open",
+		"The address is being checked under another id."}
 	bodyTooLarge = &kind{413, "body_too_large", "The body is too large",
 		"The body is over the limit."}
 	unsupportedMedia = &kind{415, "unsupported_media_type", "The format of the body is not supported",
@@ -65,6 +69,7 @@ var (
 // kinds lists every kind above.
 var kinds = []*kind{
 	malformedBody, missingEmail, malformedParameter, unauthorized, notFound, unknownID, methodNotAllowed, idempotencyInFlight,
+	reviewNotDead, reviewReplaced,
 	bodyTooLarge, unsupportedMedia, unknownFlow, unknownCallback, idempotencyKeyReused, internalFault, notImplemented, saturated, notDurable, storeUnavailable,
 }
 
@@ -77,6 +82,8 @@ var errorKinds = []struct {
 	{validate.ErrKeyReused, idempotencyKeyReused},
 	{validate.ErrKeyInFlight, idempotencyInFlight},
 	{validate.ErrUnknownID, unknownID},
+	{validate.ErrNotDead, reviewNotDead},
+	{validate.ErrReplaced, reviewReplaced},
 	{validate.ErrSaturated, saturated},
 	{validate.ErrNotDurable, notDurable},
 	{validate.ErrUnavailable, storeUnavailable},

@@ -54,6 +54,8 @@ func (a *API) table() []*route {
 			codes: []int{200, 401, 403, 429, 500, 501, 503}},
 		{method: "GET", pattern: "/admin/settings", keyed: true, handler: w.GetSettings,
 			codes: []int{200, 401, 403, 429, 500, 503}},
+		{method: "POST", pattern: "/admin/reviews/{id}/retry", keyed: true, handler: w.RetryReview,
+			codes: []int{202, 401, 403, 404, 409, 429, 500, 503}},
 		{method: "DELETE", pattern: "/addresses", keyed: true, handler: w.EraseAddress,
 			codes: []int{200, 400, 401, 403, 413, 415, 429, 500, 503}},
 		{method: "GET", pattern: "/livez", probe: true, handler: w.GetLivez, codes: []int{200, 500}},

@@ -538,6 +538,26 @@ func TestIdempotencyKey(t *testing.T) {
 	}
 }
 
+func TestRetryReview(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.desk.errs = map[string]error{"unknown": validate.ErrUnknownID, "open": validate.ErrNotDead, "twice": validate.ErrReplaced,
+		"away": validate.ErrUnavailable}
+	for _, c := range []struct {
+		id     string
+		status int
+		says   string
+	}{
+		{"one", 202, `{"id":"one"}`}, {"unknown", 404, `"unknown_id"`}, {"open", 409, `"review_not_dead"`},
+		{"twice", 409, `"review_replaced"`}, {"away", 503, `"store_unavailable"`},
+	} {
+		res := b.do(t, request{method: "POST", target: "/admin/reviews/" + c.id + "/retry"})
+		if res.status != c.status || !strings.Contains(string(res.body), c.says) {
+			t.Errorf("retry of %s: %d %s, want %d and %s", c.id, res.status, res.body, c.status, c.says)
+		}
+	}
+}
+
 func TestEraseAddress(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

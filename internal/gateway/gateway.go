@@ -202,6 +202,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	if g.fleet != nil {
 		g.fleet.Join(ctx)
 	}
+	front.gateway.Store(g)
 	front.service.Store(g.service)
 	return g, nil
 }

@@ -12,6 +12,7 @@ import (
 // needs it is answered with validate.ErrUnavailable (503 and when to come again), instead of hanging.
 type late struct {
 	service atomic.Pointer[validate.Service]
+	gateway atomic.Pointer[Gateway]
 	flow    func(name string) (validate.Flow, bool)
 }
 
@@ -45,6 +46,19 @@ func (l *late) Erase(ctx context.Context, raw string) (validate.Removed, error) 
 		return s.Erase(ctx, raw)
 	}
 	return validate.Removed{}, validate.ErrUnavailable
+}
+
+// Retry implements what package api asks for.
+func (l *late) Retry(ctx context.Context, id string) error {
+	g := l.gateway.Load()
+	if g == nil {
+		return validate.ErrUnavailable
+	}
+	if err := validate.Retry(ctx, g.store, id); err != nil {
+		return err
+	}
+	g.loop.Due(time.Now())
+	return nil
 }
 
 // HasFlow implements what package api asks for.

@@ -38,6 +38,9 @@ type store interface {
 	SettleBatch(ctx context.Context, batch []fallback.Settlement) (lost []fallback.Claim, err error)
 	PostponeBatch(ctx context.Context, batch []fallback.Delay) (lost []fallback.Claim, err error)
 	Kill(ctx context.Context, c fallback.Claim, reason verdict.Reason) error
+	DeadReviews(ctx context.Context, after fallback.DeadPage, limit int) ([]fallback.Review, error)
+	Replay(ctx context.Context, id string) error
+	Drop(ctx context.Context, id string) error
 	Hasten(ctx context.Context, limit int, spread time.Duration) (int, error)
 	PutVerdicts(ctx context.Context, batch []fallback.Stored) error
 	Stats(ctx context.Context) (fallback.Stats, error)
