@@ -115,6 +115,8 @@ type Loop struct {
 	troubled bool      // the upstream was not well when last looked at
 	failing  bool      // the store failed when last asked
 	closed   time.Time // until when a gate said that it is closed
+	outage   bool      // troubled by what was seen, and not by the start
+	ramp     ramp
 }
 
 // New returns a loop. It does no I/O.
@@ -160,7 +162,7 @@ func (l *Loop) Step(ctx context.Context) time.Duration {
 	if up.Closed {
 		// Only the breaker's opening calls for a recovery. A gate says itself when it opens, and the rows that wait
 		// for it are due by then; to hasten them each time it blinks would ask a throttling upstream the faster.
-		l.troubled = l.troubled || up.Until.IsZero()
+		l.trouble(up.Until.IsZero())
 		if up.Until.After(l.closed) {
 			l.closed = up.Until
 		}
@@ -169,13 +171,10 @@ func (l *Loop) Step(ctx context.Context) time.Duration {
 		}
 		return pollIdle
 	}
-	if time.Until(l.closed) > endedEarly {
-		l.troubled = true
-	}
+	l.trouble(time.Until(l.closed) > endedEarly || up.Probing)
 	l.closed = time.Time{}
 	free := max(t.Workers, 1) - l.inWork()
 	if up.Probing {
-		l.troubled = true
 		free = min(free, max(t.Probes, 1)-l.inWork())
 	}
 	if free <= 0 {
@@ -185,7 +184,15 @@ func (l *Loop) Step(ctx context.Context) time.Duration {
 		if !l.recover(ctx, t) {
 			return pollIdle
 		}
-		l.troubled = false
+		if l.outage {
+			l.ramp.begin(time.Now())
+		}
+		l.troubled, l.outage = false, false
+	}
+	if !up.Probing {
+		if free = min(free, l.ramp.allow(time.Now(), t.Rate)); free == 0 {
+			return pollBusy
+		}
 	}
 	claims, idle, ok := l.claim(ctx, min(free, t.Batch, fallback.MaxBatch), t.Lease)
 	if !ok {
@@ -198,6 +205,7 @@ func (l *Loop) Step(ctx context.Context) time.Duration {
 		}
 		l.due.Store(len(claims) > 0)
 	}
+	l.ramp.spend(len(claims))
 	for _, c := range claims {
 		l.start(ctx, c, t)
 	}
@@ -209,6 +217,9 @@ func (l *Loop) Step(ctx context.Context) time.Duration {
 	}
 	return max(idle, pollIdle)
 }
+
+// trouble notes that the upstream is not well, if it is not: a recovery follows.
+func (l *Loop) trouble(is bool) { l.troubled, l.outage = l.troubled || is, l.outage || is }
 
 // Due tells the loop of a row that this process recorded. It matters only when the loop would sleep past it.
 func (l *Loop) Due(at time.Time) {
