@@ -574,6 +574,12 @@ type ReadinessStatus string
 // The text can't be an address: all others.
 type Reason = string
 
+// Retried What is tried again.
+type Retried struct {
+	// ID The id of the review; its status is pending again.
+	ID string `json:"id"`
+}
+
 // RevalidateRequest Which address to check again; exactly one of `email` and `id`.
 type RevalidateRequest struct {
 	// Email The address as typed.
@@ -774,6 +780,16 @@ type UnsupportedMediaType = Problem
 
 // EraseAddressParams defines parameters for EraseAddress.
 type EraseAddressParams struct {
+	// XRequestID Names this request in the gateway's logs and comes back in the response. Taken when it matches
+	// `[A-Za-z0-9._-]{1,128}`, else replaced by a fresh UUIDv7.
+	XRequestID *RequestID `json:"X-Request-Id,omitempty"`
+
+	// Traceparent W3C Trace Context. One that can't be read is ignored.
+	Traceparent *Traceparent `json:"traceparent,omitempty"`
+}
+
+// RetryReviewParams defines parameters for RetryReview.
+type RetryReviewParams struct {
 	// XRequestID Names this request in the gateway's logs and comes back in the response. Taken when it matches
 	// `[A-Za-z0-9._-]{1,128}`, else replaced by a fresh UUIDv7.
 	XRequestID *RequestID `json:"X-Request-Id,omitempty"`
@@ -1035,6 +1051,15 @@ type ClientInterface interface {
 	// Corresponds with DELETE /addresses (the `EraseAddress` operationId).
 	EraseAddress(ctx context.Context, params *EraseAddressParams, body EraseAddressJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// RetryReview Try a dead review again
+	//
+	// A review is dead when its answers could not be used time and again, when it ended the workers that held it, or when
+	// its address can't be read. It keeps its address and is looked at by nobody. This makes it open and due at once, as if it
+	// had just been recorded. `validator-gw dead list` lists what is dead.
+	//
+	// Corresponds with POST /admin/reviews/{id}/retry (the `RetryReview` operationId).
+	RetryReview(ctx context.Context, id string, params *RetryReviewParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetSettings The settings in force
 	//
 	// Every setting of this process with its value and where that is from, and what became of the settings file since the
@@ -1217,6 +1242,25 @@ func (c *Client) EraseAddressWithBody(ctx context.Context, params *EraseAddressP
 // Corresponds with DELETE /addresses (the `EraseAddress` operationId).
 func (c *Client) EraseAddress(ctx context.Context, params *EraseAddressParams, body EraseAddressJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewEraseAddressRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RetryReview Try a dead review again
+//
+// A review is dead when its answers could not be used time and again, when it ended the workers that held it, or when
+// its address can't be read. It keeps its address and is looked at by nobody. This makes it open and due at once, as if it
+// had just been recorded. `validator-gw dead list` lists what is dead.
+//
+// Corresponds with POST /admin/reviews/{id}/retry (the `RetryReview` operationId).
+func (c *Client) RetryReview(ctx context.Context, id string, params *RetryReviewParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRetryReviewRequest(c.Server, id, params)
 	if err != nil {
 		return nil, err
 	}
@@ -1554,6 +1598,66 @@ func NewEraseAddressRequestWithBody(server string, params *EraseAddressParams, c
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.XRequestID != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Request-Id", *params.XRequestID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Request-Id", headerParam0)
+		}
+
+		if params.Traceparent != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "traceparent", *params.Traceparent, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("traceparent", headerParam1)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewRetryReviewRequest constructs an http.Request for the RetryReview method
+func NewRetryReviewRequest(server string, id string, params *RetryReviewParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/admin/reviews/%s/retry", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
 
 	if params != nil {
 
@@ -2419,6 +2523,17 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with DELETE /addresses (the `EraseAddress` operationId).
 	EraseAddressWithResponse(ctx context.Context, params *EraseAddressParams, body EraseAddressJSONRequestBody, reqEditors ...RequestEditorFn) (*EraseAddressResponse, error)
 
+	// RetryReviewWithResponse Try a dead review again
+	//
+	// A review is dead when its answers could not be used time and again, when it ended the workers that held it, or when
+	// its address can't be read. It keeps its address and is looked at by nobody. This makes it open and due at once, as if it
+	// had just been recorded. `validator-gw dead list` lists what is dead.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /admin/reviews/{id}/retry (the `RetryReview` operationId).
+	RetryReviewWithResponse(ctx context.Context, id string, params *RetryReviewParams, reqEditors ...RequestEditorFn) (*RetryReviewResponse, error)
+
 	// GetSettingsWithResponse The settings in force
 	//
 	// Every setting of this process with its value and where that is from, and what became of the settings file since the
@@ -2738,6 +2853,157 @@ func (r EraseAddressResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r EraseAddressResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// RetryReviewResponse202Headers the declared response headers of an HTTP 202 response for RetryReview
+type RetryReviewResponse202Headers struct {
+	CacheControl string
+	Location     string
+	XRequestID   string
+}
+
+// RetryReviewResponse401Headers the declared response headers of an HTTP 401 response for RetryReview
+type RetryReviewResponse401Headers struct {
+	WWWAuthenticate string
+	XRequestID      string
+}
+
+// RetryReviewResponse403Headers the declared response headers of an HTTP 403 response for RetryReview
+type RetryReviewResponse403Headers struct {
+	XRequestID string
+}
+
+// RetryReviewResponse404Headers the declared response headers of an HTTP 404 response for RetryReview
+type RetryReviewResponse404Headers struct {
+	XRequestID string
+}
+
+// RetryReviewResponse409Headers the declared response headers of an HTTP 409 response for RetryReview
+type RetryReviewResponse409Headers struct {
+	XRequestID string
+}
+
+// RetryReviewResponse429Headers the declared response headers of an HTTP 429 response for RetryReview
+type RetryReviewResponse429Headers struct {
+	RetryAfter int
+	XRequestID string
+}
+
+// RetryReviewResponse500Headers the declared response headers of an HTTP 500 response for RetryReview
+type RetryReviewResponse500Headers struct {
+	XRequestID string
+}
+
+// RetryReviewResponse503Headers the declared response headers of an HTTP 503 response for RetryReview
+type RetryReviewResponse503Headers struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type RetryReviewResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Retried
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthorized
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *UnknownID
+	// ApplicationProblemJSON409 the response for an HTTP 409 `application/problem+json` response
+	ApplicationProblemJSON409 *Problem
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *QuotaExceeded
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *Internal
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *RetryReviewResponse202Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *RetryReviewResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *RetryReviewResponse403Headers
+	// Headers404 the parsed response headers for an HTTP 404 response
+	Headers404 *RetryReviewResponse404Headers
+	// Headers409 the parsed response headers for an HTTP 409 response
+	Headers409 *RetryReviewResponse409Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *RetryReviewResponse429Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *RetryReviewResponse500Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *RetryReviewResponse503Headers
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r RetryReviewResponse) GetJSON202() *Retried {
+	return r.JSON202
+}
+
+// GetApplicationProblemJSON401 returns the response for an HTTP 401 `application/problem+json` response
+func (r RetryReviewResponse) GetApplicationProblemJSON401() *Unauthorized {
+	return r.ApplicationProblemJSON401
+}
+
+// GetApplicationProblemJSON403 returns the response for an HTTP 403 `application/problem+json` response
+func (r RetryReviewResponse) GetApplicationProblemJSON403() *Forbidden {
+	return r.ApplicationProblemJSON403
+}
+
+// GetApplicationProblemJSON404 returns the response for an HTTP 404 `application/problem+json` response
+func (r RetryReviewResponse) GetApplicationProblemJSON404() *UnknownID {
+	return r.ApplicationProblemJSON404
+}
+
+// GetApplicationProblemJSON409 returns the response for an HTTP 409 `application/problem+json` response
+func (r RetryReviewResponse) GetApplicationProblemJSON409() *Problem {
+	return r.ApplicationProblemJSON409
+}
+
+// GetApplicationProblemJSON429 returns the response for an HTTP 429 `application/problem+json` response
+func (r RetryReviewResponse) GetApplicationProblemJSON429() *QuotaExceeded {
+	return r.ApplicationProblemJSON429
+}
+
+// GetApplicationProblemJSON500 returns the response for an HTTP 500 `application/problem+json` response
+func (r RetryReviewResponse) GetApplicationProblemJSON500() *Internal {
+	return r.ApplicationProblemJSON500
+}
+
+// GetApplicationProblemJSON503 returns the response for an HTTP 503 `application/problem+json` response
+func (r RetryReviewResponse) GetApplicationProblemJSON503() *Unavailable {
+	return r.ApplicationProblemJSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r RetryReviewResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RetryReviewResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RetryReviewResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RetryReviewResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -4435,6 +4701,23 @@ func (c *ClientWithResponses) EraseAddressWithResponse(ctx context.Context, para
 	return ParseEraseAddressResponse(rsp)
 }
 
+// RetryReviewWithResponse Try a dead review again
+//
+// A review is dead when its answers could not be used time and again, when it ended the workers that held it, or when
+// its address can't be read. It keeps its address and is looked at by nobody. This makes it open and due at once, as if it
+// had just been recorded. `validator-gw dead list` lists what is dead.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /admin/reviews/{id}/retry (the `RetryReview` operationId).
+func (c *ClientWithResponses) RetryReviewWithResponse(ctx context.Context, id string, params *RetryReviewParams, reqEditors ...RequestEditorFn) (*RetryReviewResponse, error) {
+	rsp, err := c.RetryReview(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRetryReviewResponse(rsp)
+}
+
 // GetSettingsWithResponse The settings in force
 //
 // Every setting of this process with its value and where that is from, and what became of the settings file since the
@@ -4874,6 +5157,199 @@ func ParseEraseAddressResponse(rsp *http.Response) (*EraseAddressResponse, error
 		response.Headers500 = &headers
 	case rsp.StatusCode == 503:
 		var headers EraseAddressResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRetryReviewResponse parses an HTTP response from a RetryReviewWithResponse call
+func ParseRetryReviewResponse(rsp *http.Response) (*RetryReviewResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RetryReviewResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Retried
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest UnknownID
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest QuotaExceeded
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers RetryReviewResponse202Headers
+		if values := rsp.Header.Values("Cache-Control"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Cache-Control", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.CacheControl = value
+		}
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = value
+		}
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers202 = &headers
+	case rsp.StatusCode == 401:
+		var headers RetryReviewResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers RetryReviewResponse403Headers
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 404:
+		var headers RetryReviewResponse404Headers
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers404 = &headers
+	case rsp.StatusCode == 409:
+		var headers RetryReviewResponse409Headers
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers409 = &headers
+	case rsp.StatusCode == 429:
+		var headers RetryReviewResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 500:
+		var headers RetryReviewResponse500Headers
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 503:
+		var headers RetryReviewResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: ""}); err != nil {

@@ -568,6 +568,12 @@ type ReadinessStatus string
 // The text can't be an address: all others.
 type Reason = string
 
+// Retried What is tried again.
+type Retried struct {
+	// ID The id of the review; its status is pending again.
+	ID string `json:"id"`
+}
+
 // RevalidateRequest Which address to check again; exactly one of `email` and `id`.
 type RevalidateRequest struct {
 	// Email The address as typed.
@@ -776,6 +782,16 @@ type EraseAddressParams struct {
 	Traceparent *Traceparent `json:"traceparent,omitempty"`
 }
 
+// RetryReviewParams defines parameters for RetryReview.
+type RetryReviewParams struct {
+	// XRequestID Names this request in the gateway's logs and comes back in the response. Taken when it matches
+	// `[A-Za-z0-9._-]{1,128}`, else replaced by a fresh UUIDv7.
+	XRequestID *RequestID `json:"X-Request-Id,omitempty"`
+
+	// Traceparent W3C Trace Context. One that can't be read is ignored.
+	Traceparent *Traceparent `json:"traceparent,omitempty"`
+}
+
 // GetSettingsParams defines parameters for GetSettings.
 type GetSettingsParams struct {
 	// XRequestID Names this request in the gateway's logs and comes back in the response. Taken when it matches
@@ -930,6 +946,9 @@ type ServerInterface interface {
 	// EraseAddress Erase all that is kept of one address
 	// (DELETE /addresses)
 	EraseAddress(w http.ResponseWriter, r *http.Request, params EraseAddressParams)
+	// RetryReview Try a dead review again
+	// (POST /admin/reviews/{id}/retry)
+	RetryReview(w http.ResponseWriter, r *http.Request, id string, params RetryReviewParams)
 	// GetSettings The settings in force
 	// (GET /admin/settings)
 	GetSettings(w http.ResponseWriter, r *http.Request, params GetSettingsParams)
@@ -975,6 +994,12 @@ type Unimplemented struct{}
 // EraseAddress Erase all that is kept of one address
 // (DELETE /addresses)
 func (_ Unimplemented) EraseAddress(w http.ResponseWriter, r *http.Request, params EraseAddressParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// RetryReview Try a dead review again
+// (POST /admin/reviews/{id}/retry)
+func (_ Unimplemented) RetryReview(w http.ResponseWriter, r *http.Request, id string, params RetryReviewParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1110,6 +1135,75 @@ func (siw *ServerInterfaceWrapper) EraseAddress(w http.ResponseWriter, r *http.R
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.EraseAddress(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RetryReview operation middleware
+func (siw *ServerInterfaceWrapper) RetryReview(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", chi.URLParam(r, "id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RetryReviewParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "X-Request-Id" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("X-Request-Id")]; found {
+		var XRequestID RequestID
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "X-Request-Id", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", valueList[0], &XRequestID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "X-Request-Id", Err: err})
+			return
+		}
+
+		params.XRequestID = &XRequestID
+
+	}
+
+	// ------------- Optional header parameter "traceparent" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("traceparent")]; found {
+		var Traceparent Traceparent
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "traceparent", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "traceparent", valueList[0], &Traceparent, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "traceparent", Err: err})
+			return
+		}
+
+		params.Traceparent = &Traceparent
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RetryReview(w, r, id, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2004,6 +2098,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/admin/settings", wrapper.GetSettings)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/admin/reviews/{id}/retry", wrapper.RetryReview)
 	})
 	r.Group(func(r chi.Router) {
 		r.Delete(options.BaseURL+"/addresses", wrapper.EraseAddress)
