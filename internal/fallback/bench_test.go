@@ -3,9 +3,12 @@ package fallback_test
 import (
 	"context"
 	"encoding/binary"
+	"flag"
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -43,6 +46,12 @@ func numbered(n, domains int) fallback.Entry {
 // insertReviews fills Postgres with rows that are due, much faster than Record.
 func insertReviews(t testing.TB, url string, rows, domains int) {
 	t.Helper()
+	insertReviewsFrom(t, url, 0, rows, domains)
+}
+
+// insertReviewsFrom leaves out the first so many.
+func insertReviewsFrom(t testing.TB, url string, from, rows, domains int) {
+	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +62,7 @@ func insertReviews(t testing.TB, url string, rows, domains int) {
 	const first = 1_000_000 // apart from the numbers of others
 	entries := make([]fallback.Entry, rows)
 	for i := range entries {
-		entries[i] = numbered(first+i, domains)
+		entries[i] = numbered(first+from+i, domains)
 	}
 	_, err = conn.CopyFrom(t.Context(), pgx.Identifier{"reviews"}, []string{"id", "fingerprint", "domain_key", "address",
 		"state", "reason", "cause", "trail", "recorded_at", "updated_at"}, pgx.CopyFromSlice(rows, func(i int) ([]any, error) {
@@ -201,4 +210,101 @@ func settleAll(b *testing.B, s conformance.Store, claims []fallback.Claim, apart
 		return s.Settle(b.Context(), batch[i].Claim, batch[i].Verdict, nil)
 	})
 	return nil
+}
+
+var waiting = flag.String("waiting", "10000,1000000", "rows that wait in BenchmarkClaimWaiting; ten million take 10 GB and half an hour")
+
+// BenchmarkClaimWaiting claims 50 rows and gives them back, with so many waiting in Postgres; an operation is one claim.
+func BenchmarkClaimWaiting(b *testing.B) {
+	for text := range strings.SplitSeq(*waiting, ",") {
+		b.Run("rows-"+text, func(b *testing.B) {
+			rows, err := strconv.Atoi(text)
+			if err != nil {
+				b.Fatal(err)
+			}
+			url := migrated.Database(b)
+			s := openPostgres(b, url, conformance.Sealer(0))
+			for at := 0; at < rows; at += 100_000 {
+				insertReviewsFrom(b, url, at, min(rows-at, 100_000), max(rows/50, 1))
+			}
+			exec(b, url, `VACUUM ANALYZE`)
+			conn, err := pgx.Connect(b.Context(), url)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer conn.Close(context.WithoutCancel(b.Context()))
+			position := func() (bytes int64) {
+				if err := conn.QueryRow(b.Context(), `SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn`).Scan(&bytes); err != nil {
+					b.Fatal(err)
+				}
+				return bytes
+			}
+			var took []time.Duration
+			var cursor, wal, claimed int64
+			for b.Loop() {
+				before, began := position(), time.Now()
+				res, err := s.Claim(b.Context(), fallback.ClaimRequest{Max: 50, Lease: time.Hour, Cursor: cursor})
+				took = append(took, time.Since(began))
+				wal += position() - before
+				if err != nil || len(res.Claims) == 0 {
+					b.Fatalf("Claim = %d rows, %v", len(res.Claims), err)
+				}
+				cursor, claimed = res.Cursor, claimed+int64(len(res.Claims))
+				if err := s.GiveBack(b.Context(), res.Claims); err != nil {
+					b.Fatal(err)
+				}
+			}
+			percentiles(b, "claim", took)
+			b.ReportMetric(float64(wal)/float64(claimed), "wal-bytes/row")
+		})
+	}
+}
+
+// BenchmarkFailingDomain works through b.N due rows, of which nine in ten are of one domain whose every check has to be
+// repeated, a batch at a time. "shares" is how many rows were claimed until all others were done, as a multiple of those
+// others. "alone" is how full the batches were when that domain was all there was.
+func BenchmarkFailingDomain(b *testing.B) {
+	url := migrated.Database(b)
+	s := openPostgres(b, url, conformance.Sealer(0))
+	insertReviews(b, url, b.N, 10_000)
+	exec(b, url, `UPDATE review_queue SET domain_key = 5000 WHERE domain_key % 10 <> 0`, `VACUUM ANALYZE`)
+	others, claimed, until := 0, 0, 0
+	batches, full := 0, 0
+	var cursor int64
+	b.ResetTimer()
+	for {
+		res, err := s.Claim(b.Context(), fallback.ClaimRequest{Max: 50, Lease: time.Hour, Cursor: cursor})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(res.Claims) == 0 {
+			break
+		}
+		cursor = res.Cursor
+		var good []fallback.Claim
+		var bad []fallback.Delay
+		for _, c := range res.Claims {
+			claimed++
+			if c.DomainKey == 5000 {
+				bad = append(bad, fallback.Delay{Claim: c, Postponement: fallback.Postponement{CheckIn: time.Hour, Cause: verdict.CauseMailbox}})
+				continue
+			}
+			good = append(good, c)
+			others, until = others+1, claimed
+		}
+		if len(good) == 0 {
+			batches, full = batches+1, full+len(bad)
+		}
+		if err := settleAll(b, s, good, false); err != nil {
+			b.Fatal(err)
+		}
+		if lost, err := s.PostponeBatch(b.Context(), bad); err != nil || len(lost) > 0 {
+			b.Fatalf("PostponeBatch = %d lost, %v", len(lost), err)
+		}
+	}
+	if claimed != b.N {
+		b.Fatalf("%d rows were claimed, want each of %d once", claimed, b.N)
+	}
+	b.ReportMetric(float64(until)/float64(max(others, 1)), "shares")
+	b.ReportMetric(float64(full)/float64(max(batches, 1)), "alone")
 }

@@ -35,7 +35,7 @@ var (
 	ErrLeaseLost = errors.New("lease lost")
 	// ErrUnknownID: no review and no verdict has this id (any more).
 	ErrUnknownID = errors.New("unknown id")
-	// ErrQueueFull: MaxOpen reviews are open.
+	// ErrQueueFull: MaxOpen reviews are open, or 80 % of that many and this one is of a backfill.
 	ErrQueueFull = errors.New("review queue is full")
 	// ErrUnknownCommit: the commit was sent and its outcome is not known; the row may be there.
 	ErrUnknownCommit = errors.New("outcome of the commit is unknown")

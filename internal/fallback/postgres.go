@@ -199,7 +199,7 @@ func OpenPostgres(ctx context.Context, c PostgresConfig) (*Postgres, error) {
 
 func (s *Postgres) connect(ctx context.Context, c PostgresConfig) (err error) {
 	// The admin pool first: it is the smallest, and nothing else is opened on a server that is refused.
-	admin := limits{conns: adminConns, statement: time.Minute, transaction: 90 * time.Second}
+	admin := limits{conns: adminConns, lock: 10 * time.Second, statement: time.Minute, transaction: 90 * time.Second}
 	if s.admin, err = openPool(ctx, c.URL, adminAcquire, admin); err != nil {
 		return err
 	}
@@ -212,12 +212,12 @@ func (s *Postgres) connect(ctx context.Context, c PostgresConfig) (err error) {
 	if err := s.countOpen(ctx); err != nil {
 		return err
 	}
-	work := limits{conns: workConns, statement: 10 * time.Second, transaction: 15 * time.Second, probesOnly: true}
+	work := limits{conns: workConns, lock: 3 * time.Second, statement: 10 * time.Second, transaction: 15 * time.Second, probesOnly: true}
 	if s.work, err = openPool(ctx, c.URL, workAcquire, work); err != nil {
 		return err
 	}
 	record := limits{
-		conns: cmp.Or(c.RecordConns, 16), statement: time.Second, transaction: 2 * time.Second, probesOnly: true,
+		conns: cmp.Or(c.RecordConns, 16), lock: 750 * time.Millisecond, statement: time.Second, transaction: 2 * time.Second, probesOnly: true,
 	}
 	if s.record, err = openPool(ctx, c.URL, cmp.Or(c.AcquireTimeout, recordAcquire), record); err != nil {
 		return err
@@ -229,8 +229,10 @@ func (s *Postgres) connect(ctx context.Context, c PostgresConfig) (err error) {
 
 // limits of the connections of one pool.
 type limits struct {
-	conns                  int32
-	statement, transaction time.Duration
+	conns int32
+	// lock is how long a statement waits for one lock, below its own time: it is then refused, which leaves no doubt, where
+	// a statement that is given up may.
+	lock, statement, transaction time.Duration
 	// probesOnly keeps the planner to nested loops over indexes, planned once a connection. Every statement on
 	// these pools touches a handful of rows by key, and must go on doing so when its plan was made from the
 	// statistics of a table that was empty then.
@@ -246,6 +248,7 @@ JOIN pg_settings USING (name)`
 func (l limits) settings() (names, values []string) {
 	set := func(name, value string) { names, values = append(names, name), append(values, value) }
 	set("statement_timeout", fmt.Sprint(l.statement.Milliseconds()))
+	set("lock_timeout", fmt.Sprint(l.lock.Milliseconds()))
 	set("transaction_timeout", fmt.Sprint(l.transaction.Milliseconds()))
 	set("idle_in_transaction_session_timeout", "10000")
 	if l.probesOnly {

@@ -119,7 +119,7 @@ func (s *Postgres) Record(ctx context.Context, e Entry) (_ Review, err error) {
 		return Review{}, err
 	}
 	e.ID = canonicalID(e.ID)
-	if s.full() {
+	if s.full() || s.open.Load() >= openBound(e.Priority, s.maxOpen.Load()) {
 		switch found, err := s.Lookup(ctx, e.Fingerprint); {
 		case err != nil:
 			return Review{}, fmt.Errorf("record: %w", err)

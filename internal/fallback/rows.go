@@ -61,6 +61,15 @@ type Delay struct {
 // side without a time that the upstream named may not put off what is due earlier.
 func (e Entry) moves() bool { return e.Firm || e.Cause != verdict.CauseUpstream }
 
+// openBound is how many reviews may be open before one of this priority is turned away: backfills stop at 80 %, so that
+// what is left is for people.
+func openBound(p Priority, maxOpen int64) int64 {
+	if p == PriorityBackfill {
+		return maxOpen - maxOpen/5
+	}
+	return maxOpen
+}
+
 // check refuses entries that no row can hold.
 func (e Entry) check() error {
 	switch {

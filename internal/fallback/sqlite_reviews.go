@@ -42,7 +42,7 @@ func (s *SQLite) record(ctx context.Context, tx *tx, e Entry) (Review, error) {
 	r, err := s.openReview(ctx, tx, e.Fingerprint)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		if s.writer.open.Load() >= s.maxOpen.Load() {
+		if s.writer.open.Load() >= openBound(e.Priority, s.maxOpen.Load()) {
 			return Review{}, ErrQueueFull
 		}
 		r, err = s.insertReview(ctx, tx, e, now)

@@ -14,6 +14,7 @@ import (
 // queueStories are about rows that are written together, and about those that are dead.
 var queueStories = []story{
 	{"postpone in batches", postponeBatch},
+	{"backfills stop before the bound", backfillBound},
 	{"dead reviews by page", deadPages},
 	{"replay", replay},
 	{"drop", drop},
@@ -80,6 +81,28 @@ func postponeBatch(t *testing.T, b Bed) {
 	if b.Dump(t) != before {
 		t.Error("a batch that was refused changed rows")
 	}
+}
+
+func backfillBound(t *testing.T, b Bed) {
+	b.SetMaxOpen(10)
+	for i := range 8 {
+		record(t, b, entry(i, i))
+	}
+	bulk := entry(20, 20)
+	bulk.Priority = fallback.PriorityBackfill
+	if _, err := b.Record(t.Context(), bulk); !errors.Is(err, fallback.ErrQueueFull) {
+		t.Errorf("Record of a backfill at 80 %% = %v, want ErrQueueFull", err)
+	}
+	joined := entry(0, 0)
+	joined.Priority = fallback.PriorityBackfill
+	record(t, b, joined) // it opens nothing
+	record(t, b, entry(8, 8))
+	record(t, b, entry(9, 9))
+	if _, err := b.Record(t.Context(), entry(10, 10)); !errors.Is(err, fallback.ErrQueueFull) {
+		t.Errorf("Record at the bound = %v, want ErrQueueFull", err)
+	}
+	b.SetMaxOpen(20)
+	record(t, b, bulk)
 }
 
 // bury records and kills a review, and returns it.
