@@ -21,6 +21,7 @@ import (
 	"validator-gw/internal/admission"
 	"validator-gw/internal/api"
 	"validator-gw/internal/cache"
+	"validator-gw/internal/debounce"
 	"validator-gw/internal/flight"
 	"validator-gw/internal/idempotency"
 	"validator-gw/internal/ratelimit"
@@ -143,12 +144,21 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	}
 	var shared *cache.Redis
 	var leases *flight.Leases
+	var bursts *debounce.Fleet
+	var sessions *debounce.Latest
 	if cfg.RedisURL != "" {
 		if g.redis, err = redisconn.Open(redisconn.Config{URL: cfg.RedisURL, Mode: cfg.RedisMode, LookUp: cfg.RedisLookUp}); err != nil {
 			return nil, err
 		}
 		shared = cache.NewRedis(g.redis, keys.id, "", keys.formerIDs...)
 		leases = flight.NewLeases(g.redis, shared.Prefix())
+		sessions = debounce.NewLatest(g.redis, "typing:"+keys.id+":", validate.MaxSessions)
+		bursts, err = debounce.NewFleet(g.redis, debounce.FleetConfig{Name: "revalidate:" + keys.id, Window: validate.TriggerWindow,
+			Fire: func(ctx context.Context, fps []string) error { return g.service.Ripe(ctx, fps) },
+			Rand: deps.Rand, Log: deps.Log, Registerer: g.registry})
+		if err != nil {
+			return nil, err
+		}
 	}
 	g.cache, err = cache.New(verdictStore{g.store}, cache.Config{Size: deps.Settings.Current().Cache.L1Size, Redis: shared, Tuning: t.cache,
 		Rand: deps.Rand, Log: deps.Log, Registerer: g.registry})
@@ -183,9 +193,10 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	g.stopFlights = stop
 	g.service, err = validate.New(flights, keys.prints, g.cache, g.store, g.client, admission.NewGate(t.admission), validate.Config{
 		Flow: t.flow, Background: t.background, Address: t.address, LateTimeout: func() time.Duration { return deps.Settings.Current().LateTimeout },
-		Open:     func(sealed []byte) (string, error) { return keys.sealer.Open(sealed, suggestionContext) },
-		Keys:     g.answers,
-		Leases:   leases,
+		Open:   func(sealed []byte) (string, error) { return keys.sealer.Open(sealed, suggestionContext) },
+		Keys:   g.answers,
+		Leases: leases,
+		Bursts: bursts, Sessions: sessions, SessionKey: keys.sessions,
 		Profile:  g.client.ProfileVersion(),
 		Seal:     func(text string) []byte { return keys.sealer.Seal(text, suggestionContext) },
 		Recorded: func(due time.Time) { g.loop.Due(due) },

@@ -16,6 +16,8 @@ type keys struct {
 	sealer *secret.Sealer
 	// answers is for the hashes of Idempotency-Keys. Under a new secret the stored answers are unknown.
 	answers []byte
+	// sessions is for the hashes of typing sessions.
+	sessions []byte
 	// id names the fingerprint key in Redis without telling anything of it; formerIDs those of the previous secret.
 	id        string
 	formerIDs []string
@@ -31,6 +33,10 @@ func deriveKeys(master, previous []byte) (keys, error) {
 		return keys{}, err
 	}
 	answers, err := secret.Derive(master, "idempotency")
+	if err != nil {
+		return keys{}, err
+	}
+	sessions, err := secret.Derive(master, "sessions")
 	if err != nil {
 		return keys{}, err
 	}
@@ -60,7 +66,7 @@ func deriveKeys(master, previous []byte) (keys, error) {
 	if err != nil {
 		return keys{}, err
 	}
-	return keys{prints: normalize.NewFingerprinter(fingerprint, former...), sealer: sealer, answers: answers,
+	return keys{prints: normalize.NewFingerprinter(fingerprint, former...), sealer: sealer, answers: answers, sessions: sessions,
 		id: keyID(id), formerIDs: formerIDs}, nil
 }
 

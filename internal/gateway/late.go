@@ -24,6 +24,14 @@ func (l *late) Validate(ctx context.Context, r validate.Request) (validate.Answe
 	return validate.Answer{}, validate.ErrUnavailable
 }
 
+// Revalidate implements what package api asks for.
+func (l *late) Revalidate(ctx context.Context, e validate.Event) (validate.Scheduled, error) {
+	if s := l.service.Load(); s != nil {
+		return s.Revalidate(ctx, e)
+	}
+	return validate.Scheduled{}, validate.ErrUnavailable
+}
+
 // Status implements what package api asks for.
 func (l *late) Status(ctx context.Context, q validate.Inquiry) (validate.Answer, error) {
 	if s := l.service.Load(); s != nil {

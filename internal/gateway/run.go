@@ -32,7 +32,8 @@ func (g *Gateway) Run(ctx context.Context) error {
 	loop := run(func() { _ = g.loop.Run(loopCtx) })
 	sideCtx, stopSide := context.WithCancel(detached)
 	side := run(func() { _ = g.settings.Run(sideCtx) }, func() { g.health.run(sideCtx) }, func() { g.followSettings(sideCtx) },
-		func() { g.watchRedis(sideCtx) }, func() { g.shareRate(sideCtx) }, func() { g.followErasures(sideCtx) })
+		func() { g.watchRedis(sideCtx) }, func() { g.shareRate(sideCtx) }, func() { g.followErasures(sideCtx) },
+		func() { _ = g.service.Run(sideCtx) })
 
 	var fault error
 	select {

@@ -28,6 +28,8 @@ type store interface {
 	Watch(ctx context.Context, id string, w fallback.Watcher) error
 	Watchers(ctx context.Context, id string) ([]fallback.Watcher, error)
 	Erase(ctx context.Context, e fallback.Erasure) (fallback.Erased, error)
+	Ask(ctx context.Context, e fallback.Event) (fallback.Asked, error)
+	Ripen(ctx context.Context, fps []normalize.Fingerprint) (int, error)
 	ReserveKey(ctx context.Context, r fallback.Reservation) (fallback.Held, error)
 	ReadKey(ctx context.Context, key fallback.Hash) (fallback.Held, error)
 	KeepAnswer(ctx context.Context, key fallback.Hash, token int64, answer []byte, keep time.Duration) error

@@ -53,6 +53,10 @@ type Request struct {
 	Callback string
 	// Budget caps the flow's budget; 0 means the flow's own. Clamped to 300-950 ms.
 	Budget time.Duration
+	// Typing says that the person is still typing: nothing is recorded, and of a session's checks only the newest goes on.
+	Typing bool
+	// SessionID names the typing session among those of the Client. It is kept as a keyed hash only.
+	SessionID string
 	// Key is the Idempotency-Key, as idempotency.ParseKey read it; empty: none.
 	Key string
 }

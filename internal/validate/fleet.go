@@ -108,7 +108,7 @@ func (s *Service) heard(ctx context.Context, c *check, plan verdict.Plan, seen f
 		return false
 	}
 	k, ok := s.cache.Adopt(c.fp, seen.Value)
-	if !ok || !s.fresh(k, time.Now()) || k.Verdict == nil && !markers {
+	if !ok || !s.fresh(k, time.Now()) || k.Verdict == nil && !markers || c.predates(k.Verdict) {
 		return false
 	}
 	s.learn(ctx, c, plan, k)
@@ -126,7 +126,7 @@ func (s *Service) kept(ctx context.Context, c *check, plan verdict.Plan) bool {
 		return false
 	}
 	v := found.Verdict
-	if v == nil || row != c.fp || !s.fresh(verdict.Cached{Verdict: v}, time.Now()) {
+	if v == nil || row != c.fp || !s.fresh(verdict.Cached{Verdict: v}, time.Now()) || c.predates(v) {
 		return false
 	}
 	s.cache.Fill(c.fp, *v)

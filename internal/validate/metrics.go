@@ -20,6 +20,8 @@ type metrics struct {
 	callsSaved   prometheus.Counter
 	stale        prometheus.Counter
 	refreshes    *prometheus.CounterVec
+	typing       *prometheus.CounterVec
+	events       *prometheus.CounterVec
 	// cached are those of answers from the cache, which are nearly all.
 	cached map[verdict.Status]prometheus.Counter
 	hit    prometheus.Observer
@@ -52,6 +54,16 @@ func newMetrics(reg prometheus.Registerer, leases bool) *metrics {
 	for _, outcome := range refreshOutcomes {
 		m.refreshes.WithLabelValues(outcome)
 	}
+	m.typing = prometheus.NewCounterVec(opts("typing_checks_total", "Checks while a person types: answered, superseded by a newer one of the session, "+
+		"or unanswered in their budget."), []string{"outcome"})
+	for _, outcome := range typingOutcomes {
+		m.typing.WithLabelValues(outcome)
+	}
+	m.events = prometheus.NewCounterVec(opts("revalidate_events_total", "Events that asked for a new check: opened one of their own, merged into one that was "+
+		"asked for, local when there was nothing to ask anyone, failed when nothing durable could be written."), []string{"outcome"})
+	for _, outcome := range eventOutcomes {
+		m.events.WithLabelValues(outcome)
+	}
 	m.leases = prometheus.NewCounterVec(opts("flight_leases_total", "Checks that asked Redis whether another replica asks about the address: "+
 		"mine asked the upstream; joined got the other's verdict, failed the word that it has none, timeout nothing; away: Redis did not say."),
 		[]string{"outcome"})
@@ -81,7 +93,7 @@ func newMetrics(reg prometheus.Registerer, leases bool) *metrics {
 		reg.MustRegister(m.leases, m.callsSaved)
 	}
 	if reg != nil {
-		reg.MustRegister(m.validations, m.duration, m.flights, m.arrivals, m.recordErrors, m.lookupErrors, m.settledLate, m.stale, m.refreshes)
+		reg.MustRegister(m.validations, m.duration, m.flights, m.arrivals, m.recordErrors, m.lookupErrors, m.settledLate, m.stale, m.refreshes, m.typing, m.events)
 	}
 	return m
 }

@@ -56,7 +56,7 @@ func (s *Service) once(asking, ctx context.Context, start time.Time, req Request
 	}
 	defer begun.Claim.Abandon(ctx) // unless it is finished
 	flow.Budget, req.Budget = budget-keepReserve, 0
-	a, err := s.answer(ctx, start, req, flow)
+	a, err := s.answer(ctx, start, req, flow, nil)
 	if err != nil {
 		return Answer{}, err
 	}

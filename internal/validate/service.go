@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"validator-gw/internal/debounce"
 	"validator-gw/internal/fallback"
 	"validator-gw/internal/flight"
 	"validator-gw/internal/normalize"
@@ -77,6 +78,8 @@ type store interface {
 	Watch(ctx context.Context, id string, w fallback.Watcher) error
 	Watchers(ctx context.Context, id string) ([]fallback.Watcher, error)
 	Erase(ctx context.Context, e fallback.Erasure) (fallback.Erased, error)
+	Ask(ctx context.Context, e fallback.Event) (fallback.Asked, error)
+	Ripen(ctx context.Context, fps []normalize.Fingerprint) (int, error)
 }
 
 type verifier interface {
@@ -129,6 +132,12 @@ type Config struct {
 	Profile string
 	// Leases keep one check of an address in flight among all replicas; nil: each process for itself.
 	Leases *flight.Leases
+	// Bursts watches in Redis for the ends of bursts of events, and calls Ripe; nil: the rows' own times are what counts.
+	Bursts *debounce.Fleet
+	// Sessions tells which check of a typing session is the newest; nil: this process's alone.
+	Sessions *debounce.Latest
+	// SessionKey is for the hashes of typing sessions.
+	SessionKey []byte
 	// NewID returns a UUIDv7, greater than all that it returned before.
 	NewID func() string
 	// Rand returns numbers in [0, 1).
@@ -149,6 +158,8 @@ type Service struct {
 	admit     admitter
 	prints    *normalize.Fingerprinter
 	flights   *flight.Group[normalize.Fingerprint, *check]
+	turns     debounce.Turns[turn, Scheduled]
+	bursts    *debounce.Local[normalize.Fingerprint, struct{}]
 	waits     waits
 	refreshes refreshes
 	recent    recent
@@ -169,10 +180,16 @@ func New(base context.Context, prints *normalize.Fingerprinter, c cacher, s stor
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Sessions == nil {
+		cfg.Sessions = debounce.NewLatest(nil, "", MaxSessions)
+	}
 	return &Service{
 		cfg: cfg, cache: c, store: s, client: v, admit: a, prints: prints,
 		flights: flight.NewGroup[normalize.Fingerprint, *check](base, maxFlights),
 		waits:   waits{m: make(map[string]*wait)},
+		bursts: debounce.NewLocal(TriggerWindow, maxBursts, func(context.Context, normalize.Fingerprint, struct{}) {
+			cfg.Recorded(time.Now())
+		}),
 		metrics: newMetrics(cfg.Registerer, cfg.Leases != nil),
 	}, nil
 }
@@ -193,7 +210,8 @@ func (s *Service) Close(ctx context.Context) error {
 
 // Validate answers one request inside its budget. The end of ctx does not end it: a caller that hangs up still
 // leaves a row. Errors are ErrUnknownFlow, ErrSaturated and *NotDurable, and with a Key also ErrKeyReused, ErrKeyInFlight
-// and, while it waits for another's answer, that of ctx.
+// and, while it waits for another's answer, that of ctx. A Typing one leaves none, its Key does not count, and its errors
+// are ErrSuperseded, ErrTypingUnanswered and, while it waits for the typing to pause, that of ctx.
 func (s *Service) Validate(ctx context.Context, req Request) (Answer, error) {
 	start, asking := time.Now(), ctx
 	ctx = context.WithoutCancel(ctx)
@@ -206,10 +224,13 @@ func (s *Service) Validate(ctx context.Context, req Request) (Answer, error) {
 	}
 	var a Answer
 	var err error
-	if req.Key != "" {
+	switch {
+	case req.Typing:
+		a, err = s.typed(asking, ctx, start, req, flow)
+	case req.Key != "":
 		a, err = s.once(asking, ctx, start, req, flow)
-	} else {
-		a, err = s.answer(ctx, start, req, flow)
+	default:
+		a, err = s.answer(ctx, start, req, flow, nil)
 	}
 	if err != nil {
 		return Answer{}, err
@@ -230,7 +251,8 @@ func (f Flow) of(req Request) time.Duration {
 	return budget
 }
 
-func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow Flow) (Answer, error) {
+// answer is Validate without what goes around it; t is nil but for a typing check.
+func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow Flow, t *typist) (Answer, error) {
 	plan := s.cfg.Address()
 	addr, err := plan.Rules.Parse(req.Raw)
 	if err != nil {
@@ -242,11 +264,18 @@ func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow
 		return denied(who), nil
 	}
 	watcher := fallback.Watcher{Client: req.Client, Flow: req.Flow, Callback: req.Callback}
+	if t != nil {
+		watcher = fallback.Watcher{} // nobody: see watched
+	}
 	if k, ok := s.cache.Local(fp); ok {
 		if !s.fresh(k, start) {
 			s.renew(who, k.Verdict)
 		}
 		return s.watched(ctx, s.known(who, k, verdict.FromCache), watcher), nil
+	}
+	budget := flow.of(req)
+	if err := t.pause(budget); err != nil {
+		return Answer{}, err
 	}
 	leave, err := s.admit.Enter(ctx)
 	if err != nil {
@@ -254,8 +283,10 @@ func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow
 	}
 	defer leave()
 
-	budget := flow.of(req)
 	window := start.Add(budget - reserve)
+	if t != nil {
+		window = start.Add(budget - slack) // no row has to be written
+	}
 	begin := func(by seeker) (*flight.Flight[*check], bool, error) {
 		// Late or not, each call has its whole time: one that began at the end of the window, too.
 		return s.flights.Start(fp, budget+s.cfg.LateTimeout(),
@@ -310,6 +341,8 @@ func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow
 		return s.watched(ctx, a, watcher), nil
 	case stale != nil:
 		return s.watched(ctx, s.known(who, verdict.Cached{Verdict: stale}, verdict.FromCache), watcher), nil
+	case t != nil:
+		return Answer{}, ErrTypingUnanswered
 	}
 	ctx, cancel := context.WithTimeout(ctx, max(writeTimeout, time.Until(start.Add(budget-slack))))
 	defer cancel()
@@ -348,6 +381,7 @@ type check struct {
 	fp    normalize.Fingerprint
 	addr  normalize.Address
 	local *verdict.Local
+	since time.Time // what began before is no answer; zero: any may be
 
 	mu      sync.Mutex
 	id      string
@@ -485,7 +519,7 @@ func (s *Service) inquire(ctx context.Context, c *check, plan verdict.Plan, by s
 func (s *Service) look(ctx context.Context, c *check, by seeker) bool {
 	now := time.Now()
 	take := func(k verdict.Cached) bool {
-		if k.Verdict != nil && !s.fresh(k, now) {
+		if k.Verdict != nil && (!s.fresh(k, now) || c.predates(k.Verdict)) {
 			c.offer(k.Verdict)
 			return by.stale()
 		}
@@ -574,8 +608,11 @@ func (s *Service) stored(ctx context.Context, fp normalize.Fingerprint, addr nor
 // least life of a marker from when it was last touched.
 func (s *Service) marker(r fallback.Review) verdict.Marker {
 	m := verdict.Marker{ID: r.ID, Reason: r.Reason, NextCheckAt: r.NextCheckAt, Until: r.UpdatedAt.Add(s.cache.MarkerMin())}
-	if r.Cause == verdict.CauseMailbox {
+	switch {
+	case r.Cause == verdict.CauseMailbox:
 		m.Until = r.NextCheckAt
+	case r.Reason == verdict.RevalidationRequested: // nobody was asked yet, so a person may
+		m.Until = time.Time{}
 	}
 	return m
 }
@@ -771,8 +808,36 @@ func spread(d time.Duration, rand func() float64) time.Duration {
 
 // Recheck checks the address of a claimed review for the loop: in the flight that anyone else may have or join. The
 // verdict, when there is one, is cached already and carries its expiries; writing it into the claimed review is
-// the loop's part. An outcome that was cut off by a stop has the trail of a cancelled attempt, or none at all.
+// the loop's part. Where a new check was asked for, it began after that. An outcome that was cut off by a stop has the
+// trail of a cancelled attempt, or none at all.
 func (s *Service) Recheck(ctx context.Context, claim fallback.Claim) verdict.Outcome {
+	since, ahead := askedSince(claim)
+	if ahead {
+		return cutOff()
+	}
+	for range maxAsks {
+		c, counted, ok := s.fly(ctx, claim, since)
+		if !ok {
+			return cutOff()
+		}
+		k, _, out := c.result()
+		switch {
+		case k.Verdict != nil && k.Verdict.Began().Before(since):
+			continue // joined a person's flight, which began before somebody asked for a new check
+		case k.Verdict != nil:
+			return verdict.Outcome{Verdict: *k.Verdict, Trail: out.Trail, Backoff: out.Backoff, Sent: out.Sent}
+		case k.Marker != nil:
+			// Joined a person's flight, which ended on a marker: the row itself. Nothing was asked; come again soon.
+			return cutOff()
+		}
+		return unsettled(claim, c, out, counted)
+	}
+	return cutOff()
+}
+
+// fly makes or joins the check of a claim, and waits for it. What began before since is none. Counted says that a person's
+// row counts what it found out. It is false when it was cut off.
+func (s *Service) fly(ctx context.Context, claim fallback.Claim, since time.Time) (c *check, counted, ok bool) {
 	plan := s.cfg.Background()
 	limit := plan.Budget + s.cfg.LateTimeout()
 	// Not the row's own fingerprint: that may be a former key's, and people who ask meanwhile must join.
@@ -780,7 +845,7 @@ func (s *Service) Recheck(ctx context.Context, claim fallback.Claim) verdict.Out
 	f, _, err := s.flights.Start(fp, limit,
 		func() *check {
 			c := s.newCheck(fp, claim.Address, claim.ReviewID, localOf(s.cfg.Address().Domains.Look(claim.Address)))
-			c.claimed, c.row = true, claim.Fingerprint
+			c.claimed, c.row, c.since = true, claim.Fingerprint, since
 			return c
 		},
 		func(ctx context.Context, c *check) error {
@@ -788,24 +853,21 @@ func (s *Service) Recheck(ctx context.Context, claim fallback.Claim) verdict.Out
 				Fingerprint: claim.Fingerprint.Prefix()}, worker)
 		})
 	if err != nil {
-		return cutOff()
+		return nil, false, false
 	}
-	counted := f.Value().claim()
+	counted = f.Value().claim()
 	select {
 	case <-f.Done():
+		return f.Value(), counted, true
 	case <-ctx.Done():
-		return cutOff()
+		return nil, false, false
 	}
-	k, _, out := f.Value().result()
-	if k.Verdict != nil {
-		return verdict.Outcome{Verdict: *k.Verdict, Trail: out.Trail, Backoff: out.Backoff, Sent: out.Sent}
-	}
-	if k.Marker != nil {
-		// Joined a person's flight, which ended on a marker: the row itself. Nothing was asked; come again soon.
-		return cutOff()
-	}
+}
+
+// unsettled is the outcome of a check that brought no verdict.
+func unsettled(claim fallback.Claim, c *check, out verdict.Outcome, counted bool) verdict.Outcome {
 	cause := out.Cause
-	if f.Value().learnt() { // who asked counts it
+	if c.learnt() { // who asked counts it
 		cause, counted = causeOf(out.Verdict.Reason), true
 	}
 	if counted && cause != verdict.CauseUpstream {

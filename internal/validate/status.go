@@ -198,7 +198,7 @@ func (w *waits) unwatch(id string, by fallback.Watcher) {
 // watched makes sure that the store knows who got an answer on which flows may decide differently: a pending one, or an
 // unresolved one. If it can't, the answer stands, and a later status is decided by the default flow.
 func (s *Service) watched(ctx context.Context, a Answer, w fallback.Watcher) Answer {
-	if a.Status != verdict.NeedsReview && a.Status != verdict.Unresolved {
+	if w == (fallback.Watcher{}) || a.Status != verdict.NeedsReview && a.Status != verdict.Unresolved {
 		return a
 	}
 	if s.waits.watch(a.ID, w) {
