@@ -245,6 +245,8 @@ type Answer struct {
 	// `upstream_error`, `upstream_quota`, `upstream_auth`, `upstream_refused`, `upstream_bad_response`,
 	// `circuit_open`, `budget_exhausted`, `limiter_saturated`, `unmapped`, `contradictory`.
 	//
+	// Not known yet, since a new check was asked for: `revalidation_requested`.
+	//
 	// The text can't be an address: all others.
 	Reason Reason `json:"reason"`
 
@@ -571,6 +573,8 @@ type ReadinessStatus string
 // `upstream_error`, `upstream_quota`, `upstream_auth`, `upstream_refused`, `upstream_bad_response`,
 // `circuit_open`, `budget_exhausted`, `limiter_saturated`, `unmapped`, `contradictory`.
 //
+// Not known yet, since a new check was asked for: `revalidation_requested`.
+//
 // The text can't be an address: all others.
 type Reason = string
 
@@ -688,10 +692,11 @@ type ValidateForm struct {
 	// Flow The name of the flow whose budget and policy apply; `signup` unless given.
 	Flow *string `json:"flow,omitempty"`
 
-	// Typing *Not built yet: answers 501.* As in JSON; a check box's `on` will do.
+	// Typing As in JSON; a check box's `on` will do.
 	Typing *string `json:"typing,omitempty"`
 
-	// SessionID Names the typing session; any random text of the form's choice.
+	// SessionID Names the typing session, and is required with `typing`: any random text of the form's choice, in visible ASCII characters. It is
+	// kept for seconds, as a keyed hash.
 	SessionID *string `json:"session_id,omitempty"`
 
 	// Callback The name of a configured callback, told once the answer is final. Callbacks can't be configured yet, so any
@@ -707,13 +712,14 @@ type ValidateRequest struct {
 	// Flow The name of the flow whose budget and policy apply; `signup` unless given.
 	Flow *string `json:"flow,omitempty"`
 
-	// Typing *Not built yet: answers 501.*
-	//
-	// The person is still typing: never records anything. A check that a newer one of the same `session_id`
-	// overtakes ends with 409 `superseded`, one without an answer in its budget with 503 `typing_unanswered`.
+	// Typing The person is still typing: never records anything. What is known, or can't be an address, is answered at once. Else
+	// the check waits for 300 ms (at most 3/8 of the budget) in which nothing is typed, and then asks. A check that a newer one
+	// of the same `session_id` overtakes while it waits ends with 409 `superseded` and costs nothing; one without an answer in its budget with 503
+	// `typing_unanswered`. `Idempotency-Key` can't be sent with it.
 	Typing *bool `json:"typing,omitempty"`
 
-	// SessionID Names the typing session; any random text of the form's choice.
+	// SessionID Names the typing session, and is required with `typing`: any random text of the form's choice, in visible ASCII characters. It is
+	// kept for seconds, as a keyed hash.
 	SessionID *string `json:"session_id,omitempty"`
 
 	// Callback The name of a configured callback, told once the answer is final. Callbacks can't be configured yet, so any
@@ -881,6 +887,9 @@ type RevalidateParams struct {
 	// XRequestID Names this request in the gateway's logs and comes back in the response. Taken when it matches
 	// `[A-Za-z0-9._-]{1,128}`, else replaced by a fresh UUIDv7.
 	XRequestID *RequestID `json:"X-Request-Id,omitempty"`
+
+	// AcceptLanguage The language of `message`; English (`en`) and Spanish (`es`), English unless asked for.
+	AcceptLanguage *AcceptLanguage `json:"Accept-Language,omitempty"`
 
 	// Traceparent W3C Trace Context. One that can't be read is ignored.
 	Traceparent *Traceparent `json:"traceparent,omitempty"`
@@ -1137,11 +1146,17 @@ type ClientInterface interface {
 
 	// RevalidateWithBody Ask for a fresh check
 	//
-	// *Not built yet: answers 501.*
+	// A trigger for events such as "this customer's address changed" or "this message bounced". The upstream is asked
+	// again, however fresh the verdict is that is known. It is debounced: a burst of events for one address, on whichever replicas
+	// they land, costs one check, 400 ms after the last event and 5 s after the first at the latest, in the background. That check
+	// begins after each of its events; one that begins meanwhile for another reason answers them, too.
 	//
-	// A trigger for events such as "this customer's address changed" or "this message bounced". It is debounced: a
-	// burst of events for one address costs one check. Give the address or the id of an earlier check. The result
-	// appears at `/status/{id}`.
+	// Give the address, or the id of an earlier check whose address is still kept. 202 means that the event is recorded durably;
+	// `/status/{id}` of the answer's `id` follows it. That is the open review of the address, where there is one. While it is
+	// pending, `POST /validate` goes on serving the verdict that is known.
+	//
+	// Where there is nothing to ask anyone, since the text can't be an address or its domain is on your own list, the answer is 200 and
+	// the same as that of `POST /validate`.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -1150,11 +1165,17 @@ type ClientInterface interface {
 
 	// Revalidate Ask for a fresh check
 	//
-	// *Not built yet: answers 501.*
+	// A trigger for events such as "this customer's address changed" or "this message bounced". The upstream is asked
+	// again, however fresh the verdict is that is known. It is debounced: a burst of events for one address, on whichever replicas
+	// they land, costs one check, 400 ms after the last event and 5 s after the first at the latest, in the background. That check
+	// begins after each of its events; one that begins meanwhile for another reason answers them, too.
 	//
-	// A trigger for events such as "this customer's address changed" or "this message bounced". It is debounced: a
-	// burst of events for one address costs one check. Give the address or the id of an earlier check. The result
-	// appears at `/status/{id}`.
+	// Give the address, or the id of an earlier check whose address is still kept. 202 means that the event is recorded durably;
+	// `/status/{id}` of the answer's `id` follows it. That is the open review of the address, where there is one. While it is
+	// pending, `POST /validate` goes on serving the verdict that is known.
+	//
+	// Where there is nothing to ask anyone, since the text can't be an address or its domain is on your own list, the answer is 200 and
+	// the same as that of `POST /validate`.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -1438,11 +1459,17 @@ func (c *Client) GetReadyz(ctx context.Context, reqEditors ...RequestEditorFn) (
 
 // RevalidateWithBody Ask for a fresh check
 //
-// *Not built yet: answers 501.*
+// A trigger for events such as "this customer's address changed" or "this message bounced". The upstream is asked
+// again, however fresh the verdict is that is known. It is debounced: a burst of events for one address, on whichever replicas
+// they land, costs one check, 400 ms after the last event and 5 s after the first at the latest, in the background. That check
+// begins after each of its events; one that begins meanwhile for another reason answers them, too.
 //
-// A trigger for events such as "this customer's address changed" or "this message bounced". It is debounced: a
-// burst of events for one address costs one check. Give the address or the id of an earlier check. The result
-// appears at `/status/{id}`.
+// Give the address, or the id of an earlier check whose address is still kept. 202 means that the event is recorded durably;
+// `/status/{id}` of the answer's `id` follows it. That is the open review of the address, where there is one. While it is
+// pending, `POST /validate` goes on serving the verdict that is known.
+//
+// Where there is nothing to ask anyone, since the text can't be an address or its domain is on your own list, the answer is 200 and
+// the same as that of `POST /validate`.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1461,11 +1488,17 @@ func (c *Client) RevalidateWithBody(ctx context.Context, params *RevalidateParam
 
 // Revalidate Ask for a fresh check
 //
-// *Not built yet: answers 501.*
+// A trigger for events such as "this customer's address changed" or "this message bounced". The upstream is asked
+// again, however fresh the verdict is that is known. It is debounced: a burst of events for one address, on whichever replicas
+// they land, costs one check, 400 ms after the last event and 5 s after the first at the latest, in the background. That check
+// begins after each of its events; one that begins meanwhile for another reason answers them, too.
 //
-// A trigger for events such as "this customer's address changed" or "this message bounced". It is debounced: a
-// burst of events for one address costs one check. Give the address or the id of an earlier check. The result
-// appears at `/status/{id}`.
+// Give the address, or the id of an earlier check whose address is still kept. 202 means that the event is recorded durably;
+// `/status/{id}` of the answer's `id` follows it. That is the open review of the address, where there is one. While it is
+// pending, `POST /validate` goes on serving the verdict that is known.
+//
+// Where there is nothing to ask anyone, since the text can't be an address or its domain is on your own list, the answer is 200 and
+// the same as that of `POST /validate`.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -2213,15 +2246,26 @@ func NewRevalidateRequestWithBody(server string, params *RevalidateParams, conte
 			req.Header.Set("X-Request-Id", headerParam0)
 		}
 
-		if params.Traceparent != nil {
+		if params.AcceptLanguage != nil {
 			var headerParam1 string
 
-			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "traceparent", *params.Traceparent, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Accept-Language", *params.AcceptLanguage, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
 			if err != nil {
 				return nil, err
 			}
 
-			req.Header.Set("traceparent", headerParam1)
+			req.Header.Set("Accept-Language", headerParam1)
+		}
+
+		if params.Traceparent != nil {
+			var headerParam2 string
+
+			headerParam2, err = runtime.StyleParamWithOptions("simple", false, "traceparent", *params.Traceparent, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("traceparent", headerParam2)
 		}
 
 	}
@@ -2627,11 +2671,17 @@ type ClientWithResponsesInterface interface {
 
 	// RevalidateWithBodyWithResponse Ask for a fresh check
 	//
-	// *Not built yet: answers 501.*
+	// A trigger for events such as "this customer's address changed" or "this message bounced". The upstream is asked
+	// again, however fresh the verdict is that is known. It is debounced: a burst of events for one address, on whichever replicas
+	// they land, costs one check, 400 ms after the last event and 5 s after the first at the latest, in the background. That check
+	// begins after each of its events; one that begins meanwhile for another reason answers them, too.
 	//
-	// A trigger for events such as "this customer's address changed" or "this message bounced". It is debounced: a
-	// burst of events for one address costs one check. Give the address or the id of an earlier check. The result
-	// appears at `/status/{id}`.
+	// Give the address, or the id of an earlier check whose address is still kept. 202 means that the event is recorded durably;
+	// `/status/{id}` of the answer's `id` follows it. That is the open review of the address, where there is one. While it is
+	// pending, `POST /validate` goes on serving the verdict that is known.
+	//
+	// Where there is nothing to ask anyone, since the text can't be an address or its domain is on your own list, the answer is 200 and
+	// the same as that of `POST /validate`.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -2640,11 +2690,17 @@ type ClientWithResponsesInterface interface {
 
 	// RevalidateWithResponse Ask for a fresh check
 	//
-	// *Not built yet: answers 501.*
+	// A trigger for events such as "this customer's address changed" or "this message bounced". The upstream is asked
+	// again, however fresh the verdict is that is known. It is debounced: a burst of events for one address, on whichever replicas
+	// they land, costs one check, 400 ms after the last event and 5 s after the first at the latest, in the background. That check
+	// begins after each of its events; one that begins meanwhile for another reason answers them, too.
 	//
-	// A trigger for events such as "this customer's address changed" or "this message bounced". It is debounced: a
-	// burst of events for one address costs one check. Give the address or the id of an earlier check. The result
-	// appears at `/status/{id}`.
+	// Give the address, or the id of an earlier check whose address is still kept. 202 means that the event is recorded durably;
+	// `/status/{id}` of the answer's `id` follows it. That is the open review of the address, where there is one. While it is
+	// pending, `POST /validate` goes on serving the verdict that is known.
+	//
+	// Where there is nothing to ask anyone, since the text can't be an address or its domain is on your own list, the answer is 200 and
+	// the same as that of `POST /validate`.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4042,6 +4098,13 @@ func (r GetReadyzResponse) ContentType() string {
 	return ""
 }
 
+// RevalidateResponse200Headers the declared response headers of an HTTP 200 response for Revalidate
+type RevalidateResponse200Headers struct {
+	CacheControl    string
+	ContentLanguage string
+	XRequestID      string
+}
+
 // RevalidateResponse202Headers the declared response headers of an HTTP 202 response for Revalidate
 type RevalidateResponse202Headers struct {
 	Location   string
@@ -4102,11 +4165,6 @@ type RevalidateResponse500Headers struct {
 	XRequestID string
 }
 
-// RevalidateResponse501Headers the declared response headers of an HTTP 501 response for Revalidate
-type RevalidateResponse501Headers struct {
-	XRequestID string
-}
-
 // RevalidateResponse503Headers the declared response headers of an HTTP 503 response for Revalidate
 type RevalidateResponse503Headers struct {
 	RetryAfter int
@@ -4116,10 +4174,12 @@ type RevalidateResponse503Headers struct {
 type RevalidateResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Answer
 	// JSON202 the response for an HTTP 202 `application/json` response
 	JSON202 *Revalidation
 	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
-	ApplicationProblemJSON400 *BadValidateRequest
+	ApplicationProblemJSON400 *Problem
 	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
 	ApplicationProblemJSON401 *Unauthorized
 	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
@@ -4138,10 +4198,10 @@ type RevalidateResponse struct {
 	ApplicationProblemJSON429 *QuotaExceeded
 	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
 	ApplicationProblemJSON500 *Internal
-	// ApplicationProblemJSON501 the response for an HTTP 501 `application/problem+json` response
-	ApplicationProblemJSON501 *NotImplemented
 	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
 	ApplicationProblemJSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *RevalidateResponse200Headers
 	// Headers202 the parsed response headers for an HTTP 202 response
 	Headers202 *RevalidateResponse202Headers
 	// Headers400 the parsed response headers for an HTTP 400 response
@@ -4164,10 +4224,13 @@ type RevalidateResponse struct {
 	Headers429 *RevalidateResponse429Headers
 	// Headers500 the parsed response headers for an HTTP 500 response
 	Headers500 *RevalidateResponse500Headers
-	// Headers501 the parsed response headers for an HTTP 501 response
-	Headers501 *RevalidateResponse501Headers
 	// Headers503 the parsed response headers for an HTTP 503 response
 	Headers503 *RevalidateResponse503Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r RevalidateResponse) GetJSON200() *Answer {
+	return r.JSON200
 }
 
 // GetJSON202 returns the response for an HTTP 202 `application/json` response
@@ -4176,7 +4239,7 @@ func (r RevalidateResponse) GetJSON202() *Revalidation {
 }
 
 // GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
-func (r RevalidateResponse) GetApplicationProblemJSON400() *BadValidateRequest {
+func (r RevalidateResponse) GetApplicationProblemJSON400() *Problem {
 	return r.ApplicationProblemJSON400
 }
 
@@ -4223,11 +4286,6 @@ func (r RevalidateResponse) GetApplicationProblemJSON429() *QuotaExceeded {
 // GetApplicationProblemJSON500 returns the response for an HTTP 500 `application/problem+json` response
 func (r RevalidateResponse) GetApplicationProblemJSON500() *Internal {
 	return r.ApplicationProblemJSON500
-}
-
-// GetApplicationProblemJSON501 returns the response for an HTTP 501 `application/problem+json` response
-func (r RevalidateResponse) GetApplicationProblemJSON501() *NotImplemented {
-	return r.ApplicationProblemJSON501
 }
 
 // GetApplicationProblemJSON503 returns the response for an HTTP 503 `application/problem+json` response
@@ -4497,11 +4555,6 @@ type ValidateAddressResponse500Headers struct {
 	XRequestID string
 }
 
-// ValidateAddressResponse501Headers the declared response headers of an HTTP 501 response for ValidateAddress
-type ValidateAddressResponse501Headers struct {
-	XRequestID string
-}
-
 // ValidateAddressResponse503Headers the declared response headers of an HTTP 503 response for ValidateAddress
 type ValidateAddressResponse503Headers struct {
 	RetryAfter *int
@@ -4533,8 +4586,6 @@ type ValidateAddressResponse struct {
 	ApplicationProblemJSON429 *QuotaExceeded
 	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
 	ApplicationProblemJSON500 *Internal
-	// ApplicationProblemJSON501 the response for an HTTP 501 `application/problem+json` response
-	ApplicationProblemJSON501 *NotImplemented
 	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
 	ApplicationProblemJSON503 *Problem
 	// Headers200 the parsed response headers for an HTTP 200 response
@@ -4559,8 +4610,6 @@ type ValidateAddressResponse struct {
 	Headers429 *ValidateAddressResponse429Headers
 	// Headers500 the parsed response headers for an HTTP 500 response
 	Headers500 *ValidateAddressResponse500Headers
-	// Headers501 the parsed response headers for an HTTP 501 response
-	Headers501 *ValidateAddressResponse501Headers
 	// Headers503 the parsed response headers for an HTTP 503 response
 	Headers503 *ValidateAddressResponse503Headers
 }
@@ -4618,11 +4667,6 @@ func (r ValidateAddressResponse) GetApplicationProblemJSON429() *QuotaExceeded {
 // GetApplicationProblemJSON500 returns the response for an HTTP 500 `application/problem+json` response
 func (r ValidateAddressResponse) GetApplicationProblemJSON500() *Internal {
 	return r.ApplicationProblemJSON500
-}
-
-// GetApplicationProblemJSON501 returns the response for an HTTP 501 `application/problem+json` response
-func (r ValidateAddressResponse) GetApplicationProblemJSON501() *NotImplemented {
-	return r.ApplicationProblemJSON501
 }
 
 // GetApplicationProblemJSON503 returns the response for an HTTP 503 `application/problem+json` response
@@ -4865,11 +4909,17 @@ func (c *ClientWithResponses) GetReadyzWithResponse(ctx context.Context, reqEdit
 
 // RevalidateWithBodyWithResponse Ask for a fresh check
 //
-// *Not built yet: answers 501.*
+// A trigger for events such as "this customer's address changed" or "this message bounced". The upstream is asked
+// again, however fresh the verdict is that is known. It is debounced: a burst of events for one address, on whichever replicas
+// they land, costs one check, 400 ms after the last event and 5 s after the first at the latest, in the background. That check
+// begins after each of its events; one that begins meanwhile for another reason answers them, too.
 //
-// A trigger for events such as "this customer's address changed" or "this message bounced". It is debounced: a
-// burst of events for one address costs one check. Give the address or the id of an earlier check. The result
-// appears at `/status/{id}`.
+// Give the address, or the id of an earlier check whose address is still kept. 202 means that the event is recorded durably;
+// `/status/{id}` of the answer's `id` follows it. That is the open review of the address, where there is one. While it is
+// pending, `POST /validate` goes on serving the verdict that is known.
+//
+// Where there is nothing to ask anyone, since the text can't be an address or its domain is on your own list, the answer is 200 and
+// the same as that of `POST /validate`.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -4884,11 +4934,17 @@ func (c *ClientWithResponses) RevalidateWithBodyWithResponse(ctx context.Context
 
 // RevalidateWithResponse Ask for a fresh check
 //
-// *Not built yet: answers 501.*
+// A trigger for events such as "this customer's address changed" or "this message bounced". The upstream is asked
+// again, however fresh the verdict is that is known. It is debounced: a burst of events for one address, on whichever replicas
+// they land, costs one check, 400 ms after the last event and 5 s after the first at the latest, in the background. That check
+// begins after each of its events; one that begins meanwhile for another reason answers them, too.
 //
-// A trigger for events such as "this customer's address changed" or "this message bounced". It is debounced: a
-// burst of events for one address costs one check. Give the address or the id of an earlier check. The result
-// appears at `/status/{id}`.
+// Give the address, or the id of an earlier check whose address is still kept. 202 means that the event is recorded durably;
+// `/status/{id}` of the answer's `id` follows it. That is the open review of the address, where there is one. While it is
+// pending, `POST /validate` goes on serving the verdict that is known.
+//
+// Where there is nothing to ask anyone, since the text can't be an address or its domain is on your own list, the answer is 200 and
+// the same as that of `POST /validate`.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -6617,6 +6673,13 @@ func ParseRevalidateResponse(rsp *http.Response) (*RevalidateResponse, error) {
 	}
 
 	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Answer
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
 		var dest Revalidation
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -6625,7 +6688,7 @@ func ParseRevalidateResponse(rsp *http.Response) (*RevalidateResponse, error) {
 		response.JSON202 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
-		var dest BadValidateRequest
+		var dest Problem
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}
@@ -6694,13 +6757,6 @@ func ParseRevalidateResponse(rsp *http.Response) (*RevalidateResponse, error) {
 		}
 		response.ApplicationProblemJSON500 = &dest
 
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
-		var dest NotImplemented
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON501 = &dest
-
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
 		var dest Unavailable
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -6711,6 +6767,30 @@ func ParseRevalidateResponse(rsp *http.Response) (*RevalidateResponse, error) {
 	}
 
 	switch {
+	case rsp.StatusCode == 200:
+		var headers RevalidateResponse200Headers
+		if values := rsp.Header.Values("Cache-Control"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Cache-Control", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.CacheControl = value
+		}
+		if values := rsp.Header.Values("Content-Language"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Content-Language", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.ContentLanguage = value
+		}
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
 	case rsp.StatusCode == 202:
 		var headers RevalidateResponse202Headers
 		if values := rsp.Header.Values("Location"); len(values) > 0 {
@@ -6856,16 +6936,6 @@ func ParseRevalidateResponse(rsp *http.Response) (*RevalidateResponse, error) {
 			headers.XRequestID = value
 		}
 		response.Headers500 = &headers
-	case rsp.StatusCode == 501:
-		var headers RevalidateResponse501Headers
-		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.XRequestID = value
-		}
-		response.Headers501 = &headers
 	case rsp.StatusCode == 503:
 		var headers RevalidateResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
@@ -7196,13 +7266,6 @@ func ParseValidateAddressResponse(rsp *http.Response) (*ValidateAddressResponse,
 		}
 		response.ApplicationProblemJSON500 = &dest
 
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
-		var dest NotImplemented
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON501 = &dest
-
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
 		var dest Problem
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -7407,16 +7470,6 @@ func ParseValidateAddressResponse(rsp *http.Response) (*ValidateAddressResponse,
 			headers.XRequestID = value
 		}
 		response.Headers500 = &headers
-	case rsp.StatusCode == 501:
-		var headers ValidateAddressResponse501Headers
-		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.XRequestID = value
-		}
-		response.Headers501 = &headers
 	case rsp.StatusCode == 503:
 		var headers ValidateAddressResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {

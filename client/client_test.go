@@ -41,6 +41,10 @@ func (d desk) Wait(ctx context.Context, q validate.Inquiry, _ time.Duration) (va
 	return d.Status(ctx, q)
 }
 
+func (desk) Revalidate(_ context.Context, e validate.Event) (validate.Scheduled, error) {
+	return validate.Scheduled{ID: "01989f6e-7d3a-7c1e-9a44-0f3b8f6f2c11", NextCheckAt: time.Unix(1_700_000_000, 0), Merged: e.Raw == "again@example.com"}, nil
+}
+
 func (desk) Retry(context.Context, string) error { return nil }
 
 func (desk) Erase(context.Context, string) (validate.Removed, error) {
@@ -162,5 +166,18 @@ func TestErase(t *testing.T) {
 	res, err := connect(t, "right").EraseAddressWithResponse(t.Context(), nil, client.EraseRequest{Email: "ana@example.com"})
 	if err != nil || res.JSON200 == nil || *res.JSON200 != (client.Erased{Verdicts: 1}) {
 		t.Errorf("EraseAddress = %v, %v, want one verdict", res, err)
+	}
+}
+
+func TestRevalidate(t *testing.T) {
+	t.Parallel()
+	c := connect(t, "right")
+	email := "again@example.com"
+	res, err := c.RevalidateWithResponse(t.Context(), nil, client.RevalidateRequest{Email: &email})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.JSON202 == nil || !res.JSON202.Merged || res.JSON202.ID == "" {
+		t.Errorf("Revalidate = %d %+v, want 202 and a merged check", res.StatusCode(), res.JSON202)
 	}
 }

@@ -31,6 +31,8 @@ import (
 type validator interface {
 	// Validate answers within the budget of the flow and of the request.
 	Validate(ctx context.Context, req validate.Request) (validate.Answer, error)
+	// Revalidate makes durable that an address is to be checked again.
+	Revalidate(ctx context.Context, e validate.Event) (validate.Scheduled, error)
 	// Status tells what is known of a check.
 	Status(ctx context.Context, q validate.Inquiry) (validate.Answer, error)
 	// Wait is Status once the check is final, or after d, whichever comes first.

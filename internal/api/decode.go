@@ -21,8 +21,20 @@ const (
 	mediaForm = "application/x-www-form-urlencoded"
 )
 
-// maxSessionID bounds session_id, as the document says; it counts characters.
+// maxSessionID bounds session_id, as the document says.
 const maxSessionID = 128
+
+var malformedSession = malformedBody.because("The field session_id may have 128 visible ASCII characters at most.")
+
+// sessionText says whether s can be a session_id; the empty one is none.
+func sessionText(s string) bool {
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return len(s) <= maxSessionID
+}
 
 // fields are the fields of a body.
 type fields []field
@@ -66,8 +78,10 @@ func (a *API) readValidate(x *exchange, r *http.Request) (validateBody, *problem
 		return b, p
 	case b.email == nil:
 		return b, missingEmail.plain()
-	case b.sessionID != nil && utf8.RuneCountInString(*b.sessionID) > maxSessionID:
-		return b, malformedBody.because("The field session_id may have 128 characters at most.")
+	case b.sessionID != nil && !sessionText(*b.sessionID):
+		return b, malformedSession
+	case b.typing != nil && *b.typing && (b.sessionID == nil || *b.sessionID == ""):
+		return b, malformedBody.because("With typing the field session_id is required.")
 	}
 	return b, nil
 }

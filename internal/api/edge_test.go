@@ -38,6 +38,7 @@ type desk struct {
 	errs    map[string]error           // by address as typed, or by id
 	checks  map[string]*check          // by id
 	asked   []validate.Request
+	events  []validate.Event
 	erased  []string
 	block   chan struct{} // when set, Validate waits for it or for the context
 	panics  any
@@ -113,6 +114,21 @@ func (d *desk) Wait(ctx context.Context, q validate.Inquiry, wait time.Duration)
 }
 
 func (d *desk) Retry(_ context.Context, id string) error { return d.errs[id] }
+
+// Revalidate knows by their text what it has errors and answers for, and schedules the rest.
+func (d *desk) Revalidate(_ context.Context, e validate.Event) (validate.Scheduled, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.events = append(d.events, e)
+	if err := d.errs[cmp.Or(e.Raw, e.ID)]; err != nil {
+		return validate.Scheduled{}, err
+	}
+	if a, ok := d.answers[e.Raw]; ok && e.ID == "" && a.Source == verdict.FromLocal {
+		a.Flow = "signup"
+		return validate.Scheduled{Local: &a}, nil
+	}
+	return validate.Scheduled{ID: checkID, NextCheckAt: checkedAt.Add(400 * time.Millisecond), PollAfter: 2 * time.Second, Merged: e.ID != ""}, nil
+}
 
 func (d *desk) Erase(_ context.Context, raw string) (validate.Removed, error) {
 	if err := d.errs[raw]; err != nil {
@@ -271,6 +287,10 @@ func newDesk() *desk {
 			"nodb@example.com":     &validate.NotDurable{Err: io.ErrUnexpectedEOF},
 			"commit@example.com":   &validate.NotDurable{ID: checkID, Err: io.ErrUnexpectedEOF},
 			"flow@example.com":     validate.ErrUnknownFlow,
+			"super@example.com":    validate.ErrSuperseded,
+			"mute@example.com":     validate.ErrTypingUnanswered,
+			erasedID:               validate.ErrAddressErased,
+			unknownCheck:           validate.ErrUnknownID,
 			"strange@example.com":  io.ErrClosedPipe,
 		},
 		checks: map[string]*check{

@@ -240,6 +240,8 @@ func TestNothingLeaks(t *testing.T) {
 				request{method: "GET", target: "/backfills/" + secret + "/results"},
 				request{method: "POST", target: "/backfills?rate=" + secret + "&max_credits=" + secret, body: secret},
 				request{method: "DELETE", target: "/addresses", body: `{"email":` + quoted + `}`},
+				request{target: "/revalidate", body: `{"email":` + quoted + `}`},
+				request{target: "/revalidate", body: `{"id":` + quoted + `,"flow":` + quoted + `}`},
 				request{method: "PLANTED.PERSON", target: "/validate"},
 				request{method: "GET", target: "/livez?" + secret},
 			)

@@ -53,11 +53,6 @@ func (a *API) GetOpenAPI(w http.ResponseWriter, _ *http.Request) {
 // GetDocs answers GET /docs.
 func (a *API) GetDocs(w http.ResponseWriter, _ *http.Request) { a.later(w) }
 
-// Revalidate answers POST /revalidate.
-func (a *API) Revalidate(w http.ResponseWriter, _ *http.Request, _ openapi.RevalidateParams) {
-	a.later(w)
-}
-
 // CreateBackfill answers POST /backfills.
 func (a *API) CreateBackfill(w http.ResponseWriter, _ *http.Request, _ openapi.CreateBackfillParams) {
 	a.later(w)

@@ -40,6 +40,10 @@ var (
 		"The header Allow lists the methods of this path."}
 	idempotencyInFlight = &kind{409, "idempotency_in_flight", "The same request is being answered",
 		"A request with this Idempotency-Key is being answered elsewhere."}
+	superseded = &kind{409, "superseded", "A newer check took over",
+		"A newer check of this typing session took over."}
+	addressErased = &kind{409, "address_erased", "The address is erased",
+		"Give the address instead of the id."}
 	reviewNotDead = &kind{409, "review_not_dead", "The review is not dead",
 		"It is being worked on, or it has its answer: see /status/{id}."}
 	reviewReplaced = &kind{409, "review_replaced", "Another review of the address is open",
@@ -62,6 +66,8 @@ var (
 		"Nothing was accepted. Try again."}
 	notDurable = &kind{503, "not_durable", "Nothing durable could be written",
 		"Nothing was accepted. Try again."}
+	typingUnanswered = &kind{503, "typing_unanswered", "There was no answer in time",
+		"Nothing was recorded. Try again."}
 	storeUnavailable = &kind{503, "store_unavailable", "The store can't be reached",
 		"The store can't be reached now. Try again."}
 )
@@ -69,7 +75,7 @@ var (
 // kinds lists every kind above.
 var kinds = []*kind{
 	malformedBody, missingEmail, malformedParameter, unauthorized, notFound, unknownID, methodNotAllowed, idempotencyInFlight,
-	reviewNotDead, reviewReplaced,
+	superseded, addressErased, reviewNotDead, reviewReplaced, typingUnanswered,
 	bodyTooLarge, unsupportedMedia, unknownFlow, unknownCallback, idempotencyKeyReused, internalFault, notImplemented, saturated, notDurable, storeUnavailable,
 }
 
@@ -81,6 +87,9 @@ var errorKinds = []struct {
 	{validate.ErrUnknownFlow, unknownFlow},
 	{validate.ErrKeyReused, idempotencyKeyReused},
 	{validate.ErrKeyInFlight, idempotencyInFlight},
+	{validate.ErrSuperseded, superseded},
+	{validate.ErrTypingUnanswered, typingUnanswered},
+	{validate.ErrAddressErased, addressErased},
 	{validate.ErrUnknownID, unknownID},
 	{validate.ErrNotDead, reviewNotDead},
 	{validate.ErrReplaced, reviewReplaced},
@@ -163,7 +172,7 @@ func (a *API) refuse(x *exchange, p *problem) {
 func (a *API) retryAfter(k *kind) time.Duration {
 	var base time.Duration
 	switch k {
-	case saturated, idempotencyInFlight:
+	case saturated, idempotencyInFlight, typingUnanswered:
 		base = a.config.RetryAfterSaturated
 	case notDurable, storeUnavailable:
 		base = a.config.RetryAfterStore

@@ -39,11 +39,11 @@ func (a *API) table() []*route {
 	w := &openapi.ServerInterfaceWrapper{Handler: a, ErrorHandlerFunc: a.badParameter}
 	return []*route{
 		{method: "POST", pattern: "/validate", keyed: true, handler: w.ValidateAddress,
-			codes: []int{200, 202, 400, 401, 403, 409, 413, 415, 422, 429, 500, 501, 503}},
+			codes: []int{200, 202, 400, 401, 403, 409, 413, 415, 422, 429, 500, 503}},
 		{method: "GET", pattern: "/status/{id}", keyed: true, handler: w.GetStatus,
 			codes: []int{200, 400, 401, 403, 404, 422, 429, 500, 503}},
 		{method: "POST", pattern: "/revalidate", keyed: true, handler: w.Revalidate,
-			codes: []int{202, 400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 501, 503}},
+			codes: []int{200, 202, 400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 503}},
 		{method: "POST", pattern: "/backfills", keyed: true, handler: w.CreateBackfill,
 			codes: []int{202, 400, 401, 403, 409, 415, 422, 429, 500, 501, 503}},
 		{method: "GET", pattern: "/backfills/{id}", keyed: true, handler: w.GetBackfill,

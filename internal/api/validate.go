@@ -24,6 +24,9 @@ var waitText = regexp.MustCompile(`^[0-9]{1,5}(\.[0-9]{1,3})?(ms|s)$`)
 // malformedKey is the answer to an Idempotency-Key that is none.
 var malformedKey = malformedParameter.because("The header Idempotency-Key must be 1 to 255 visible ASCII characters, bare or in quotation marks.")
 
+// keyWhileTyping is the answer to a key for an answer that is not to be kept.
+var keyWhileTyping = malformedParameter.because("The header Idempotency-Key can't be sent with typing, which records nothing.")
+
 const malformedID = "That can't be an id: an id is a UUID of 36 characters."
 
 // ValidateAddress answers POST /validate.
@@ -43,13 +46,16 @@ func (a *API) ValidateAddress(w http.ResponseWriter, r *http.Request, params ope
 		req.Flow = *body.flow
 		x.flow = req.Flow
 	}
-	switch {
-	case body.callback != nil && *body.callback != "":
+	if body.callback != nil && *body.callback != "" {
 		a.refuse(x, unknownCallback.plain()) // none is configured
 		return
-	case body.typing != nil && *body.typing:
-		a.refuse(x, notImplemented.because("This version does not check while typing yet."))
-		return
+	}
+	if body.typing != nil && *body.typing {
+		if params.IdempotencyKey != nil {
+			a.refuse(x, keyWhileTyping)
+			return
+		}
+		req.Typing, req.SessionID = true, *body.sessionID
 	}
 	if params.IdempotencyKey != nil {
 		key, err := idempotency.ParseKey(*params.IdempotencyKey)

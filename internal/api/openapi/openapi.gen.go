@@ -239,6 +239,8 @@ type Answer struct {
 	// `upstream_error`, `upstream_quota`, `upstream_auth`, `upstream_refused`, `upstream_bad_response`,
 	// `circuit_open`, `budget_exhausted`, `limiter_saturated`, `unmapped`, `contradictory`.
 	//
+	// Not known yet, since a new check was asked for: `revalidation_requested`.
+	//
 	// The text can't be an address: all others.
 	Reason Reason `json:"reason"`
 
@@ -565,6 +567,8 @@ type ReadinessStatus string
 // `upstream_error`, `upstream_quota`, `upstream_auth`, `upstream_refused`, `upstream_bad_response`,
 // `circuit_open`, `budget_exhausted`, `limiter_saturated`, `unmapped`, `contradictory`.
 //
+// Not known yet, since a new check was asked for: `revalidation_requested`.
+//
 // The text can't be an address: all others.
 type Reason = string
 
@@ -682,10 +686,11 @@ type ValidateForm struct {
 	// Flow The name of the flow whose budget and policy apply; `signup` unless given.
 	Flow *string `json:"flow,omitempty"`
 
-	// Typing *Not built yet: answers 501.* As in JSON; a check box's `on` will do.
+	// Typing As in JSON; a check box's `on` will do.
 	Typing *string `json:"typing,omitempty"`
 
-	// SessionID Names the typing session; any random text of the form's choice.
+	// SessionID Names the typing session, and is required with `typing`: any random text of the form's choice, in visible ASCII characters. It is
+	// kept for seconds, as a keyed hash.
 	SessionID *string `json:"session_id,omitempty"`
 
 	// Callback The name of a configured callback, told once the answer is final. Callbacks can't be configured yet, so any
@@ -701,13 +706,14 @@ type ValidateRequest struct {
 	// Flow The name of the flow whose budget and policy apply; `signup` unless given.
 	Flow *string `json:"flow,omitempty"`
 
-	// Typing *Not built yet: answers 501.*
-	//
-	// The person is still typing: never records anything. A check that a newer one of the same `session_id`
-	// overtakes ends with 409 `superseded`, one without an answer in its budget with 503 `typing_unanswered`.
+	// Typing The person is still typing: never records anything. What is known, or can't be an address, is answered at once. Else
+	// the check waits for 300 ms (at most 3/8 of the budget) in which nothing is typed, and then asks. A check that a newer one
+	// of the same `session_id` overtakes while it waits ends with 409 `superseded` and costs nothing; one without an answer in its budget with 503
+	// `typing_unanswered`. `Idempotency-Key` can't be sent with it.
 	Typing *bool `json:"typing,omitempty"`
 
-	// SessionID Names the typing session; any random text of the form's choice.
+	// SessionID Names the typing session, and is required with `typing`: any random text of the form's choice, in visible ASCII characters. It is
+	// kept for seconds, as a keyed hash.
 	SessionID *string `json:"session_id,omitempty"`
 
 	// Callback The name of a configured callback, told once the answer is final. Callbacks can't be configured yet, so any
@@ -875,6 +881,9 @@ type RevalidateParams struct {
 	// XRequestID Names this request in the gateway's logs and comes back in the response. Taken when it matches
 	// `[A-Za-z0-9._-]{1,128}`, else replaced by a fresh UUIDv7.
 	XRequestID *RequestID `json:"X-Request-Id,omitempty"`
+
+	// AcceptLanguage The language of `message`; English (`en`) and Spanish (`es`), English unless asked for.
+	AcceptLanguage *AcceptLanguage `json:"Accept-Language,omitempty"`
 
 	// Traceparent W3C Trace Context. One that can't be read is ignored.
 	Traceparent *Traceparent `json:"traceparent,omitempty"`
@@ -1698,6 +1707,25 @@ func (siw *ServerInterfaceWrapper) Revalidate(w http.ResponseWriter, r *http.Req
 		}
 
 		params.XRequestID = &XRequestID
+
+	}
+
+	// ------------- Optional header parameter "Accept-Language" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Accept-Language")]; found {
+		var AcceptLanguage AcceptLanguage
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Accept-Language", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Accept-Language", valueList[0], &AcceptLanguage, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Accept-Language", Err: err})
+			return
+		}
+
+		params.AcceptLanguage = &AcceptLanguage
 
 	}
 
