@@ -31,10 +31,10 @@ import (
 )
 
 var (
-	historiesFlag = flag.Int("flight.histories", 200, "how many histories to play")
+	historiesFlag = flag.Int("flight.histories", 150, "how many histories to play")
 	seedFlag      = flag.Uint64("flight.seed", 0, "their seed; 0 draws one")
 	onlyFlag      = flag.Int("flight.only", -1, "play this one of the seed's histories, again and again")
-	atOnceFlag    = flag.Int("flight.atonce", 100, "how many at once")
+	atOnceFlag    = flag.Int("flight.atonce", 50, "how many at once; the fewer, the more are well on a busy machine")
 )
 
 const (
@@ -46,7 +46,7 @@ const (
 	// endless is how long a caller is waited for. A form's patience is less than a second; this is for a test that would hang.
 	endless = time.Minute
 	// everyBlow histories, Redis itself is hit, and all that are in play with it.
-	everyBlow = 300
+	everyBlow = 250
 	// apart is the time between two begins: a crowd of fleets that connect at once would measure the machine.
 	apart = 15 * time.Millisecond
 )
@@ -315,8 +315,8 @@ func (g *ground) start(f *fleet, i int, socket string, r *rand.Rand) *process {
 	shared := cache.NewRedis(q.conn, "k", "")
 	tuning := cache.DefaultTuning()
 	tuning.MarkerMin, tuning.MarkerMax = 200*time.Millisecond, 600*time.Millisecond // so that it is asked again within a history
-	d := door{&f.rows, func() (bool, bool) { return f.storeState(i) }}
-	q.cache, err = cache.New(d, cache.Config{Size: 64, Redis: shared, Tuning: func() cache.Tuning { return tuning }, Rand: rand.Float64})
+	d := door{rows: &f.rows, state: func() (bool, bool) { return f.storeState(i) }}
+	q.cache, err = cache.New(d, cache.Config{Redis: shared, Tuning: func() cache.Tuning { return tuning }, Rand: rand.Float64})
 	fail(err)
 	base, cut := context.WithCancel(context.Background())
 	q.service, err = validate.New(base, g.prints, q.cache, d, upstream{f, i},
@@ -376,7 +376,7 @@ type upstream struct {
 }
 
 func (u upstream) Check(ctx context.Context, _ normalize.Address, _ verdict.Plan) verdict.Outcome {
-	n, s := u.begin()
+	n, s := u.begin(ctx)
 	t := time.NewTimer(s.takes)
 	defer t.Stop()
 	select {
@@ -410,11 +410,11 @@ func without(why verdict.Reason, side verdict.Cause, sent int) verdict.Outcome {
 	return verdict.Outcome{Verdict: verdict.Verdict{Status: verdict.NeedsReview, Reason: why, Reasons: []verdict.Reason{why}}, Cause: side, Sent: sent}
 }
 
-// begin writes down that a work began. What the dead begin is not seen.
-func (u upstream) begin() (n int, s script) {
+// begin writes down that a work began. What the dead begin is not seen, and with an ended context nothing is sent.
+func (u upstream) begin(ctx context.Context) (n int, s script) {
 	u.f.mu.Lock()
 	defer u.f.mu.Unlock()
-	if u.f.history.died[u.i] > 0 {
+	if u.f.history.died[u.i] > 0 || ctx.Err() != nil {
 		return -1, script{takes: time.Hour, end: hung}
 	}
 	n = len(u.f.history.works)

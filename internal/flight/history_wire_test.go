@@ -22,7 +22,7 @@ type wire struct {
 	rand    *rand.Rand
 	dark    bool // the process is dead: nothing goes through any more
 	open    map[net.Conn]struct{}
-	slowest time.Duration // from a command to its reply
+	slowest time.Duration // from a command to its reply, or to its connection's end
 }
 
 // fate is what becomes of one piece.
@@ -82,6 +82,9 @@ func (w *wire) carry(c net.Conn) {
 	if err != nil {
 		return
 	}
+	var asked pending
+	defer func() { w.took(asked.since()) }() // what was never answered
+	asked.sent()
 	r, err := (&net.Dialer{Timeout: 5 * time.Second}).Dial("tcp", w.redis)
 	if err != nil || !w.keep(r) {
 		return
@@ -90,8 +93,6 @@ func (w *wire) carry(c net.Conn) {
 	var back sync.WaitGroup
 	defer back.Wait()
 	defer w.drop(c, r)
-	var mu sync.Mutex
-	var sent time.Time
 	back.Go(func() {
 		defer w.drop(c, r)
 		buf := make([]byte, 4096)
@@ -100,26 +101,48 @@ func (w *wire) carry(c net.Conn) {
 			if err != nil {
 				return
 			}
-			mu.Lock()
-			took := time.Since(sent)
-			mu.Unlock()
-			w.mu.Lock()
-			w.slowest = max(w.slowest, took)
-			w.mu.Unlock()
+			w.took(asked.since())
+			asked.answered()
 			if !w.pass(r, c, buf[:n], true) {
 				return
 			}
 		}
 	})
-	for err == nil {
-		mu.Lock()
-		sent = time.Now()
-		mu.Unlock()
-		if !w.pass(c, r, buf[:n], false) {
-			return
+	for err == nil && w.pass(c, r, buf[:n], false) {
+		if n, err = c.Read(buf); err == nil {
+			asked.sent()
 		}
-		n, err = c.Read(buf)
 	}
+}
+
+// pending is when a connection's command was sent, while it has no reply.
+type pending struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func (p *pending) sent()     { p.set(time.Now()) }
+func (p *pending) answered() { p.set(time.Time{}) }
+
+func (p *pending) set(at time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.at = at
+}
+
+func (p *pending) since() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.at.IsZero() {
+		return 0
+	}
+	return time.Since(p.at)
+}
+
+func (w *wire) took(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.slowest = max(w.slowest, d)
 }
 
 // pass hands one piece on as its fate will have it, and says whether the connection goes on.
