@@ -170,7 +170,7 @@ func TestConfigCheck(t *testing.T) {
 		"retry.base":                  "120ms settings.yaml:5",
 		"upstream.rate":               "5/s VALIDATOR_GW_UPSTREAM_RATE",
 		"retry.max":                   "400ms default",
-		"cache.l1_size":               "100000 default; a change needs a restart",
+		"cache.memory":                "32MiB default; a change needs a restart",
 	} {
 		var got string
 		for line := range strings.Lines(stdout) {

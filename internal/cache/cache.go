@@ -66,10 +66,13 @@ type Stored struct {
 	Verdict     verdict.Verdict
 }
 
+// DefaultMemory has room for more than 100,000 verdicts.
+const DefaultMemory = 32 << 20
+
 // Config is what New needs besides the durable store.
 type Config struct {
-	// Size is the most entries in the process; 100,000 when zero.
-	Size int
+	// Memory bounds the entries in the process, in bytes, about; DefaultMemory when zero.
+	Memory int64
 	// Redis is the second level; nil for none.
 	Redis *Redis
 	// Tuning is read at each Put; nil takes DefaultTuning.
@@ -85,7 +88,7 @@ type Config struct {
 // Cache is the three levels. Safe for concurrent use. Run must run beside it, or nothing reaches Redis and the
 // durable store; Close ends it.
 type Cache struct {
-	local   *otter.Cache[normalize.Fingerprint, verdict.Cached]
+	local   *otter.Cache[normalize.Fingerprint, packed]
 	redis   *Redis
 	behind  *behind
 	tuning  func() Tuning
@@ -99,8 +102,8 @@ func New(store durable, cfg Config) (*Cache, error) {
 	if cfg.Rand == nil {
 		return nil, errors.New("cache: Rand is required")
 	}
-	if cfg.Size == 0 {
-		cfg.Size = 100_000
+	if cfg.Memory <= 0 {
+		cfg.Memory = DefaultMemory
 	}
 	if cfg.Tuning == nil {
 		cfg.Tuning = DefaultTuning
@@ -109,9 +112,10 @@ func New(store durable, cfg Config) (*Cache, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	c := &Cache{redis: cfg.Redis, tuning: cfg.Tuning, rand: cfg.Rand}
-	local, err := otter.New(&otter.Options[normalize.Fingerprint, verdict.Cached]{
-		MaximumSize: cfg.Size,
-		ExpiryCalculator: otter.ExpiryWritingFunc(func(e otter.Entry[normalize.Fingerprint, verdict.Cached]) time.Duration {
+	local, err := otter.New(&otter.Options[normalize.Fingerprint, packed]{
+		MaximumWeight: uint64(cfg.Memory),
+		Weigher:       func(_ normalize.Fingerprint, p packed) uint32 { return p.weight() },
+		ExpiryCalculator: otter.ExpiryWritingFunc(func(e otter.Entry[normalize.Fingerprint, packed]) time.Duration {
 			return max(c.localLife(e.Value), time.Nanosecond)
 		}),
 	})
@@ -124,10 +128,10 @@ func New(store durable, cfg Config) (*Cache, error) {
 	return c, nil
 }
 
-func (c *Cache) localLife(e verdict.Cached) time.Duration {
-	d := e.Life(time.Now())
+func (c *Cache) localLife(p packed) time.Duration {
+	d := p.life(time.Now())
 	switch {
-	case e.Marker != nil:
+	case p.more != nil && p.more.marker != nil:
 		return min(d, localMarker)
 	case c.redis != nil:
 		return min(d, localVerdict)
@@ -137,12 +141,13 @@ func (c *Cache) localLife(e verdict.Cached) time.Duration {
 
 // Local looks in the process only: no I/O, no wait.
 func (c *Cache) Local(fp normalize.Fingerprint) (verdict.Cached, bool) {
-	e, ok := c.local.GetIfPresent(fp)
-	if ok && e.Life(time.Now()) <= 0 {
-		ok = false
-	}
+	p, ok := c.local.GetIfPresent(fp)
+	ok = ok && p.life(time.Now()) > 0
 	c.metrics.lookedLocal(ok)
-	return e, ok
+	if !ok {
+		return verdict.Cached{}, false
+	}
+	return p.unpack(), true
 }
 
 // Shared looks in Redis, when there is one, and keeps what it finds in the process.
@@ -154,7 +159,7 @@ func (c *Cache) Shared(ctx context.Context, fp normalize.Fingerprint) (verdict.C
 	ok = ok && e.Life(time.Now()) > 0
 	c.metrics.looked(levelRedis, ok, err)
 	if ok {
-		c.keep(fp, e, func() { c.local.Set(fp, e) })
+		c.keep(fp, e, func() { c.local.Set(fp, pack(e)) })
 	}
 	return e, ok
 }
@@ -168,7 +173,7 @@ func (c *Cache) Adopt(fp normalize.Fingerprint, value []byte) (verdict.Cached, b
 	}
 	ok = false
 	c.keep(fp, e, func() {
-		c.local.Set(fp, e)
+		c.local.Set(fp, pack(e))
 		ok = true
 	})
 	return e, ok
@@ -189,7 +194,7 @@ func (c *Cache) Put(fp normalize.Fingerprint, v verdict.Verdict) verdict.Verdict
 	v = c.stamp(v)
 	e := verdict.Cached{Verdict: &v}
 	c.keep(fp, e, func() {
-		c.local.Set(fp, e)
+		c.local.Set(fp, pack(e))
 		c.behind.verdict(fp, v)
 	})
 	return v
@@ -205,14 +210,14 @@ func (c *Cache) Fill(fp normalize.Fingerprint, v verdict.Verdict) {
 func (c *Cache) FillStale(fp normalize.Fingerprint, v verdict.Verdict) {
 	e := verdict.Cached{Verdict: &v}
 	c.keep(fp, e, func() {
-		c.local.Set(fp, e)
+		c.local.Set(fp, pack(e))
 		c.behind.send(sharedEntry{fp: fp, e: e, weak: true})
 	})
 }
 
 // Keep is Fill for a verdict that the durable store has under a former key: it is written under this one, too.
 func (c *Cache) Keep(fp normalize.Fingerprint, v verdict.Verdict) {
-	c.local.Set(fp, verdict.Cached{Verdict: &v})
+	c.local.Set(fp, pack(verdict.Cached{Verdict: &v}))
 	c.behind.verdict(fp, v)
 }
 
@@ -225,11 +230,11 @@ func (c *Cache) Mark(fp normalize.Fingerprint, m verdict.Marker) {
 	}
 	e := verdict.Cached{Marker: &m}
 	c.keep(fp, e, func() {
-		c.local.Compute(fp, func(old verdict.Cached, there bool) (verdict.Cached, otter.ComputeOp) {
-			if there && old.Verdict != nil && old.Fresh(time.Now()) {
+		c.local.Compute(fp, func(old packed, there bool) (packed, otter.ComputeOp) {
+			if k := old.unpack(); there && k.Verdict != nil && k.Fresh(time.Now()) {
 				return old, otter.CancelOp
 			}
-			return e, otter.WriteOp
+			return pack(e), otter.WriteOp
 		})
 		c.behind.send(sharedEntry{fp: fp, e: e})
 	})
@@ -238,7 +243,7 @@ func (c *Cache) Mark(fp normalize.Fingerprint, m verdict.Marker) {
 // put keeps an entry in the process and in Redis.
 func (c *Cache) put(fp normalize.Fingerprint, e verdict.Cached) {
 	c.keep(fp, e, func() {
-		c.local.Set(fp, e)
+		c.local.Set(fp, pack(e))
 		c.behind.send(sharedEntry{fp: fp, e: e})
 	})
 }

@@ -237,25 +237,6 @@ func TestFillOfWhatHasEnded(t *testing.T) {
 	})
 }
 
-func TestSizeIsBounded(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		c, err := New(&store{}, Config{Rand: half, Size: 100})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range 10_000 {
-			c.Put(fp(i), valid("a"))
-		}
-		synctest.Wait()
-		c.local.CleanUp()
-		if n := c.local.EstimatedSize(); n > 100 || n < 50 {
-			t.Errorf("%d entries, the size is 100", n)
-		}
-		c.Close()
-	})
-}
-
 func TestNewNeedsRand(t *testing.T) {
 	t.Parallel()
 	if _, err := New(&store{}, Config{}); err == nil {

@@ -160,7 +160,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 			return nil, err
 		}
 	}
-	g.cache, err = cache.New(verdictStore{g.store}, cache.Config{Size: deps.Settings.Current().Cache.L1Size, Redis: shared, Tuning: t.cache,
+	g.cache, err = cache.New(verdictStore{g.store}, cache.Config{Memory: int64(deps.Settings.Current().Cache.Memory), Redis: shared, Tuning: t.cache,
 		Rand: deps.Rand, Log: deps.Log, Registerer: g.registry})
 	if err != nil {
 		return nil, err

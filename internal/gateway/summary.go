@@ -17,9 +17,9 @@ func (g *Gateway) Summary() []string {
 		add("store", "Postgres")
 	}
 	if g.redis == nil {
-		add("cache", "in this process, %d entries (single node; set REDIS_URL to share)", s.Cache.L1Size)
+		add("cache", "in this process, %v (single node; set REDIS_URL to share)", s.Cache.Memory)
 	} else {
-		add("cache", "in this process, %d entries, and Redis", s.Cache.L1Size)
+		add("cache", "in this process, %v, and Redis", s.Cache.Memory)
 	}
 	add("upstream", "%s at %s", g.cfg.UpstreamProfile, g.client.Host())
 	add("limits", "%v to the upstream, burst %d; signup answers within %v; %d requests at a time",

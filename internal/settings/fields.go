@@ -77,7 +77,7 @@ func ttlFields(name, what string, place func(*Settings) *TTL) []field {
 		at("cache."+name+".soft", life, func(s *Settings) *time.Duration { return &place(s).Soft },
 			what+" is served as it is for this long."),
 		at("cache."+name+".hard", life, func(s *Settings) *time.Duration { return &place(s).Hard },
-			what+" is served, marked stale, for this long when the upstream gives no answer."),
+			what+" is served, marked stale, for this long; past its freshness a newer one is asked for in the background."),
 	}
 }
 
@@ -170,9 +170,9 @@ func fieldsOf(flows map[string]Flow) []field {
 	list = append(list, ttlFields("unresolved", "An `unresolved` answer",
 		func(x *S) *TTL { return &x.Cache.Unresolved })...)
 
-	l1 := at("cache.l1_size", counts(100, 10_000_000), func(x *S) *int { return &x.Cache.L1Size },
-		"Verdicts kept in the process.")
-	l1.restart = true
+	memory := at("cache.memory", sizes(1<<20, 64<<30), func(x *S) *Size { return &x.Cache.Memory },
+		"Memory for what is known, in each process, about; a verdict takes some 180 bytes, so the default is for 190,000.")
+	memory.restart = true
 
 	domains := func(path string, place func(*S) *[]string, doc string) field {
 		f := at(path, domainNames(), place, doc)
@@ -203,7 +203,7 @@ func fieldsOf(flows map[string]Flow) []field {
 			"Most time before it; each marker draws its own between the two."),
 		at("cache.jitter", shares(0.5), func(x *S) *float64 { return &x.Cache.Jitter },
 			"Every lifetime is varied by this share, up and down."),
-		l1,
+		memory,
 
 		at("queue.workers", counts(1, 256), func(x *S) *int { return &x.Queue.Workers },
 			"Checks that the loop runs at once in one process."),

@@ -95,6 +95,44 @@ func ParseLimit(text string) (Limit, error) {
 	return l, nil
 }
 
+// Size is a number of bytes. It is written 64MiB.
+type Size int64
+
+var sizeUnits = []struct {
+	name  string
+	bytes Size
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
+
+// ParseSize reads a size: a whole number of KiB, MiB or GiB.
+func ParseSize(text string) (Size, error) {
+	text = strings.TrimSpace(text)
+	for _, u := range sizeUnits {
+		number, ok := strings.CutSuffix(text, u.name)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 32)
+		if err != nil || n < 0 {
+			return 0, errNotSize
+		}
+		return Size(n) * u.bytes, nil
+	}
+	if _, err := strconv.ParseFloat(text, 64); err == nil {
+		return 0, problem("has no unit; write it as " + text + "MiB")
+	}
+	return 0, errNotSize
+}
+
+// String writes the size so that ParseSize gives it back, if it is a whole number of KiB.
+func (s Size) String() string {
+	for _, u := range sizeUnits {
+		if s >= u.bytes && s%u.bytes == 0 {
+			return strconv.FormatInt(int64(s/u.bytes), 10) + u.name
+		}
+	}
+	return strconv.FormatInt(int64(s/1024), 10) + "KiB"
+}
+
 // ParseDuration reads a duration as Go writes it (800ms, 1m30s) or in whole days (7d). A bare number but 0 has no
 // unit and is refused.
 func ParseDuration(text string) (time.Duration, error) {
@@ -141,6 +179,7 @@ func (p problem) Error() string { return string(p) }
 
 const (
 	errNotDuration problem = "is not a duration; write it as 800ms, 15s, 1h or 7d"
+	errNotSize     problem = "is not a size; write it as 64MiB or 1GiB"
 	errNotRate     problem = "is not a rate; write it as 50/s, 300/m or a bare number, per second"
 )
 
@@ -189,6 +228,25 @@ func counts(least, most int) kind[int] {
 		},
 		format: strconv.Itoa,
 		bounds: fmt.Sprintf("%d–%d", least, most),
+	}
+}
+
+func sizes(least, most Size) kind[Size] {
+	return kind[Size]{
+		parse: func(text string) (Size, error) {
+			n, err := ParseSize(text)
+			switch {
+			case err != nil:
+				return 0, err
+			case n < least:
+				return 0, below(least.String())
+			case n > most:
+				return 0, above(most.String())
+			}
+			return n, nil
+		},
+		format: Size.String,
+		bounds: least.String() + "–" + most.String(),
 	}
 }
 

@@ -44,6 +44,24 @@ func TestParseLimit(t *testing.T) {
 	}
 }
 
+func TestParseSize(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]Size{"64MiB": 64 << 20, "1GiB": 1 << 30, " 5 KiB ": 5 << 10, "1536KiB": 1536 << 10, "0MiB": 0} {
+		got, err := ParseSize(text)
+		if err != nil || got != want {
+			t.Errorf("ParseSize(%q) = %v, %v, want %d", text, got, err, want)
+		}
+		if again, err := ParseSize(got.String()); err != nil || again != want {
+			t.Errorf("%q is written %q and read as %v, %v", text, got, again, err)
+		}
+	}
+	for _, text := range []string{"", "64", "64MB", "64M", "1.5GiB", "-1MiB", "MiB", "99999999999GiB"} {
+		if got, err := ParseSize(text); err == nil {
+			t.Errorf("ParseSize(%q) = %v, want an error", text, got)
+		}
+	}
+}
+
 func TestParseDuration(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]time.Duration{
@@ -125,6 +143,7 @@ func TestBounds(t *testing.T) {
 		{"upstream.rate", []string{"50/s", "300/m", "50", "0.5"}, []string{"0", "-1", "quick"}},
 		{"upstream.burst", []string{"1"}, []string{"0"}},
 		{"queue.batch", []string{"1", "50"}, []string{"0", "51"}},
+		{"cache.memory", []string{"1MiB", "64GiB", "1536KiB"}, []string{"1023KiB", "65GiB", "100000", "1MB"}},
 		{"queue.keep_address", []string{"0", "30d"}, []string{"-1s", "30"}},
 		{"ingress.per_key", []string{"0", "10/s", "10/s burst 40"}, []string{"off"}},
 		{"ingress.concurrency", []string{"0", "512"}, []string{"-1"}},

@@ -164,12 +164,12 @@ func TestWhatTheFileCannotChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l, out, write, wait := start(t, "listen: a:1\n", "VALIDATOR_GW_RETRY_BASE=300ms")
-		write("listen: b:2\nretry: {base: 100ms}\ncache: {l1_size: 5000}\nqueue: {workers: 3}\n")
+		write("listen: b:2\nretry: {base: 100ms}\ncache: {memory: 5MiB}\nqueue: {workers: 3}\n")
 		wait()
 		s := l.Current()
-		if s.Retry.Base != 300*time.Millisecond || s.Cache.L1Size != 100_000 || s.Queue.Workers != 3 {
-			t.Errorf("retry.base %v, cache.l1_size %d, queue.workers %d, want 300ms, 100000, 3",
-				s.Retry.Base, s.Cache.L1Size, s.Queue.Workers)
+		if s.Retry.Base != 300*time.Millisecond || s.Cache.Memory != 32<<20 || s.Queue.Workers != 3 {
+			t.Errorf("retry.base %v, cache.memory %v, queue.workers %d, want 300ms, 32MiB, 3",
+				s.Retry.Base, s.Cache.Memory, s.Queue.Workers)
 		}
 		if text, _ := s.Static("listen"); text != "a:1" {
 			t.Errorf("Static(listen) = %q, want what is running", text)
@@ -177,7 +177,7 @@ func TestWhatTheFileCannotChange(t *testing.T) {
 		text := out.take()
 		for _, want := range []string{
 			"VALIDATOR_GW_RETRY_BASE sets it",
-			`msg="setting needs a restart to change" setting=cache.l1_size`,
+			`msg="setting needs a restart to change" setting=cache.memory`,
 			`msg="setting needs a restart to change" setting=listen`,
 			"setting=queue.workers old=8 new=3",
 		} {
@@ -185,8 +185,8 @@ func TestWhatTheFileCannotChange(t *testing.T) {
 				t.Errorf("no %q in: %s", want, text)
 			}
 		}
-		if r := row(t, s, "cache.l1_size"); r.Origin != "default" {
-			t.Errorf("cache.l1_size is said to come from %s", r.Origin)
+		if r := row(t, s, "cache.memory"); r.Origin != "default" {
+			t.Errorf("cache.memory is said to come from %s", r.Origin)
 		}
 	})
 }

@@ -140,8 +140,8 @@ type Cache struct {
 	Marker                                         Marker
 	// Jitter varies every lifetime by this share, up and down.
 	Jitter float64
-	// L1Size is the number of verdicts kept in the process. Taken at the start only.
-	L1Size int
+	// Memory bounds the verdicts kept in the process. Taken at the start only.
+	Memory Size
 }
 
 // Queue is the durable queue and the loop that works on it.
@@ -228,7 +228,7 @@ func Default() *Settings {
 			Unresolved:  TTL{24 * time.Hour, 24 * time.Hour},
 			Marker:      Marker{30 * time.Second, 60 * time.Second},
 			Jitter:      0.1,
-			L1Size:      100_000,
+			Memory:      32 << 20,
 		},
 		Queue: Queue{Workers: 8, Batch: 50, Lease: 30 * time.Second, MaxOpen: 1_000_000},
 		Ingress: Ingress{

@@ -30,7 +30,7 @@ var designDefaults = map[string]string{
 	"cache.valid.soft": "7d", "cache.valid.hard": "30d", "cache.invalid.soft": "24h", "cache.invalid.hard": "72h",
 	"cache.risky.soft": "7d", "cache.risky.hard": "30d", "cache.mailbox_full.soft": "1h",
 	"cache.mailbox_full.hard": "24h", "cache.unresolved.soft": "24h", "cache.unresolved.hard": "24h",
-	"cache.marker.min": "30s", "cache.marker.max": "1m", "cache.jitter": "0.1", "cache.l1_size": "100000",
+	"cache.marker.min": "30s", "cache.marker.max": "1m", "cache.jitter": "0.1", "cache.memory": "32MiB",
 	"queue.workers": "8", "queue.batch": "50", "queue.lease": "30s", "queue.max_open": "1000000",
 	"queue.keep_address": "0",
 	"lists.allow":        "", "lists.deny": "", "lists.deny_major": "",
@@ -90,7 +90,7 @@ func TestEachRowIsOneField(t *testing.T) {
 	for _, f := range fields {
 		s := Default()
 		changed := false
-		others := []string{"hold", "accept_pending", "true", "1", "0.3", "7", "21", "777ms", "10ms", "7s", "20s", "7/s", "250"}
+		others := []string{"hold", "accept_pending", "true", "1", "0.3", "7", "21", "777ms", "10ms", "7s", "20s", "7/s", "250", "7MiB"}
 		for _, text := range others {
 			if before := f.get(s); f.set(s, text) == nil && f.get(s) != before {
 				changed = true
@@ -146,7 +146,7 @@ func TestRowsHoldWhatReadersNeed(t *testing.T) {
 			restart = append(restart, r.Path)
 		}
 	}
-	if !slices.Equal(restart, []string{"cache.l1_size"}) {
+	if !slices.Equal(restart, []string{"cache.memory"}) {
 		t.Errorf("settings that need a restart: %q", restart)
 	}
 	if got := Default().Rows()[0].Env; got != "VALIDATOR_GW_FLOWS_SIGNUP_BUDGET" {
