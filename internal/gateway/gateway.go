@@ -45,6 +45,8 @@ type Config struct {
 	RedisMode string
 	// RedisLookUp bounds a look-up there; 30 ms when zero. More is for tests on busy machines.
 	RedisLookUp time.Duration
+	// EventWindow says when a burst of events for one address is over; 400 ms and 5 s when zero. More is for the same tests.
+	EventWindow debounce.Window
 	// DataDir holds SQLite's file.
 	DataDir string
 	// UpstreamURL (empty: the profile's own), UpstreamKey and UpstreamProfile (a name or a file, as verimail.LoadProfile
@@ -153,7 +155,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 		shared = cache.NewRedis(g.redis, keys.id, "", keys.formerIDs...)
 		leases = flight.NewLeases(g.redis, shared.Prefix())
 		sessions = debounce.NewLatest(g.redis, "typing:"+keys.id+":", validate.MaxSessions)
-		bursts, err = debounce.NewFleet(g.redis, debounce.FleetConfig{Name: "revalidate:" + keys.id, Window: validate.TriggerWindow,
+		bursts, err = debounce.NewFleet(g.redis, debounce.FleetConfig{Name: "revalidate:" + keys.id, Window: validate.WindowOr(cfg.EventWindow),
 			Fire: func(ctx context.Context, fps []string) error { return g.service.Ripe(ctx, fps) },
 			Rand: deps.Rand, Log: deps.Log, Registerer: g.registry})
 		if err != nil {
@@ -196,6 +198,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 		Open:   func(sealed []byte) (string, error) { return keys.sealer.Open(sealed, suggestionContext) },
 		Keys:   g.answers,
 		Leases: leases,
+		Window: cfg.EventWindow,
 		Bursts: bursts, Sessions: sessions, SessionKey: keys.sessions,
 		Profile:  g.client.ProfileVersion(),
 		Seal:     func(text string) []byte { return keys.sealer.Seal(text, suggestionContext) },

@@ -134,6 +134,8 @@ type Config struct {
 	Leases *flight.Leases
 	// Bursts watches in Redis for the ends of bursts of events, and calls Ripe; nil: the rows' own times are what counts.
 	Bursts *debounce.Fleet
+	// Window says when a burst of events is over; zero takes that of WindowOr.
+	Window debounce.Window
 	// Sessions tells which check of a typing session is the newest; nil: this process's alone.
 	Sessions *debounce.Latest
 	// SessionKey is for the hashes of typing sessions.
@@ -180,6 +182,7 @@ func New(base context.Context, prints *normalize.Fingerprinter, c cacher, s stor
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	cfg.Window = WindowOr(cfg.Window)
 	if cfg.Sessions == nil {
 		cfg.Sessions = debounce.NewLatest(nil, "", MaxSessions)
 	}
@@ -187,7 +190,7 @@ func New(base context.Context, prints *normalize.Fingerprinter, c cacher, s stor
 		cfg: cfg, cache: c, store: s, client: v, admit: a, prints: prints,
 		flights: flight.NewGroup[normalize.Fingerprint, *check](base, maxFlights),
 		waits:   waits{m: make(map[string]*wait)},
-		bursts: debounce.NewLocal(TriggerWindow, maxBursts, func(context.Context, normalize.Fingerprint, struct{}) {
+		bursts: debounce.NewLocal(cfg.Window, maxBursts, func(context.Context, normalize.Fingerprint, struct{}) {
 			cfg.Recorded(time.Now())
 		}),
 		metrics: newMetrics(cfg.Registerer, cfg.Leases != nil),

@@ -1,6 +1,7 @@
 package validate
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -17,8 +18,11 @@ import (
 // ErrAddressErased: the check is known and its address is not any more.
 var ErrAddressErased = errors.New("address of the check is erased")
 
-// TriggerWindow says when a burst of events for one address is over.
-var TriggerWindow = debounce.Window{Quiet: 400 * time.Millisecond, Max: 5 * time.Second}
+// triggerWindow says when a burst of events for one address is over.
+var triggerWindow = debounce.Window{Quiet: 400 * time.Millisecond, Max: 5 * time.Second}
+
+// WindowOr returns w, or what says when a burst of events for one address is over where w is zero.
+func WindowOr(w debounce.Window) debounce.Window { return cmp.Or(w, triggerWindow) }
 
 const (
 	// triggerTimeout bounds the write of an event. Nobody sits at a form for it.
@@ -156,7 +160,7 @@ func (s *Service) schedule(ctx context.Context, addr normalize.Address, fp norma
 	}
 	quiet, held := s.arm(ctx, row)
 	a, err := s.write(ctx, fallback.Event{Fingerprint: row, DomainKey: s.prints.DomainKey(addr), Address: addr, Watcher: w,
-		Quiet: TriggerWindow.Quiet, Max: TriggerWindow.Max, Held: held})
+		Quiet: s.cfg.Window.Quiet, Max: s.cfg.Window.Max, Held: held})
 	if err != nil {
 		return Scheduled{}, err
 	}
@@ -164,7 +168,7 @@ func (s *Service) schedule(ctx context.Context, addr normalize.Address, fp norma
 	due := now.Add(a.In)
 	switch {
 	case held:
-		if now.Sub(began) > TriggerWindow.Quiet/2 { // a slow write: its quiet may be over before it could be found
+		if now.Sub(began) > s.cfg.Window.Quiet/2 { // a slow write: its quiet may be over before it could be found
 			quiet, _ = s.arm(ctx, row)
 		}
 		s.cfg.Recorded(due)
