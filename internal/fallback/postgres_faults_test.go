@@ -34,6 +34,7 @@ const (
 // wire is a TCP proxy before Postgres that does what each next message holding mark is told.
 type wire struct {
 	mark  []byte
+	met   chan fault // gets each fault as it is met; nil tells nobody
 	mu    sync.Mutex
 	next  []fault
 	conns []net.Conn
@@ -56,13 +57,6 @@ func (w *wire) plan(faults ...fault) {
 	w.next = faults
 }
 
-// planned is how many faults are to come.
-func (w *wire) planned() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.next)
-}
-
 func (w *wire) fault(message []byte) fault {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -71,6 +65,9 @@ func (w *wire) fault(message []byte) fault {
 	}
 	f := w.next[0]
 	w.next = w.next[1:]
+	if w.met != nil {
+		w.met <- f
+	}
 	return f
 }
 

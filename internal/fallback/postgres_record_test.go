@@ -105,7 +105,7 @@ func TestRecordGroupWithALostReply(t *testing.T) {
 func TestRecordBehindHungStatementsKeepsItsTime(t *testing.T) {
 	t.Parallel()
 	const mark = "cut-here"
-	w := &wire{mark: []byte(mark)}
+	w := &wire{mark: []byte(mark), met: make(chan fault, 4)}
 	s := openPostgres(t, w.through(t, migrated.Database(t)), conformance.Sealer(0))
 	w.plan(slices.Repeat([]fault{hang}, 4)...)
 	hung, free := context.WithCancel(t.Context())
@@ -120,8 +120,8 @@ func TestRecordBehindHungStatementsKeepsItsTime(t *testing.T) {
 			}
 		})
 	}
-	for w.planned() > 0 { // until the four are under way
-		time.Sleep(time.Millisecond) //nolint:forbidigo // the wire has no other way of telling
+	for range 4 { // until all are under way
+		<-w.met
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
