@@ -9,8 +9,9 @@ import (
 )
 
 // latencyBuckets have an edge at each promise about time: 0.8 s is the usual budget, 1.05 s is over every budget. The
-// low ones are for cached and local answers, the high ones for long polls.
-var latencyBuckets = []float64{.001, .005, .025, .1, .25, .5, .8, 1.05, 2.5, 10, 30.5}
+// low ones are for cached and local answers, the last one is for long polls. Each costs a series for every route and class
+// of code; validation_duration_seconds has finer ones.
+var latencyBuckets = []float64{.001, .005, .025, .1, .25, .8, 1.05, 2.5, 30.5}
 
 // classes are the classes of status codes that are answered.
 var classes = []string{"2xx", "4xx", "5xx"}
@@ -55,8 +56,13 @@ func newMetrics(reg prometheus.Registerer, routes []*route) (*metrics, error) {
 				rt.counters[code] = m.requests.WithLabelValues(rt.pattern, rt.method, strconv.Itoa(code))
 			}
 		}
-		for i, class := range classes {
-			rt.durations[i] = m.duration.WithLabelValues(rt.pattern, class)
+		codes := rt.codes
+		if rt.method == "" {
+			codes = []int{http.StatusNotFound} // or 405
+		}
+		for _, code := range codes {
+			i := classOf(code)
+			rt.durations[i] = m.duration.WithLabelValues(rt.pattern, classes[i])
 		}
 	}
 	return m, nil
@@ -69,14 +75,23 @@ func (m *metrics) count(rt *route, method string, status int, took time.Duration
 	} else {
 		m.requests.WithLabelValues(rt.pattern, methodLabel(method), strconv.Itoa(status)).Inc()
 	}
-	class := 0
-	switch {
-	case status >= 500:
-		class = 2
-	case status >= 400:
-		class = 1
+	class := classOf(status)
+	d := rt.durations[class]
+	if d == nil {
+		d = m.duration.WithLabelValues(rt.pattern, classes[class]) // the route should not bring it
 	}
-	rt.durations[class].Observe(took.Seconds())
+	d.Observe(took.Seconds())
+}
+
+// classOf returns the place of a code's class in classes.
+func classOf(code int) int {
+	switch {
+	case code >= 500:
+		return 2
+	case code >= 400:
+		return 1
+	}
+	return 0
 }
 
 // methodLabel returns method if it is a common one, else "other": anyone can make methods up.

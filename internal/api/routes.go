@@ -24,7 +24,7 @@ type route struct {
 
 	inFlight  prometheus.Gauge
 	counters  map[int]prometheus.Counter
-	durations [3]prometheus.Observer // in the order of classes
+	durations [3]prometheus.Observer // in the order of classes; nil for one that the codes do not have
 }
 
 // The patterns of requests that match no route, as log lines and metrics name them.

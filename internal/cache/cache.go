@@ -179,6 +179,9 @@ func (c *Cache) Adopt(fp normalize.Fingerprint, value []byte) (verdict.Cached, b
 	return e, ok
 }
 
+// Looked counts a look-up of a verdict in the durable store, which is the level behind both and is read by others.
+func (c *Cache) Looked(found bool, err error) { c.metrics.looked(levelStore, found, err) }
+
 // Written returns a channel that is closed once what was put before the call is in Redis, or erased: within a
 // millisecond or two. It stays open when Redis did not take it; without Redis it is closed.
 func (c *Cache) Written() <-chan struct{} { return c.behind.written() }

@@ -6,6 +6,7 @@ import "github.com/prometheus/client_golang/prometheus"
 const (
 	levelMemory = "memory"
 	levelRedis  = "redis"
+	levelStore  = "store"
 )
 
 type metrics struct {
@@ -39,7 +40,7 @@ func newMetrics(reg prometheus.Registerer, size func() float64) *metrics {
 		lost: prometheus.NewCounter(prometheus.CounterOpts(opts("verdicts_lost_total",
 			"Verdicts dropped before they were durable, for want of room; must stay 0."))),
 	}
-	for _, tier := range []string{levelMemory, levelRedis} {
+	for _, tier := range []string{levelMemory, levelRedis, levelStore} {
 		for _, result := range []string{"hit", "miss", "error"} {
 			m.requests.WithLabelValues(tier, result)
 		}

@@ -60,6 +60,7 @@ func TestMetricsList(t *testing.T) {
 		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s | %s |", strings.TrimPrefix(f.GetName(), "validator_gw_"),
 			strings.ToLower(dto.MetricType_name[int32(f.GetType())]), strings.Join(names, ", "), f.GetHelp()))
 	}
+	t.Logf("%d series", series)
 	if series > maxSeries {
 		t.Errorf("%d series, want at most %d", series, maxSeries)
 	}

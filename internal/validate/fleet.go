@@ -215,6 +215,6 @@ func pause(ctx context.Context, d time.Duration) bool {
 func (m *metrics) leased(outcome string) {
 	m.leases.WithLabelValues(outcome).Inc()
 	if outcome == leaseJoined || outcome == leaseFailed {
-		m.callsSaved.Inc()
+		m.saved.WithLabelValues(savedReplica).Inc()
 	}
 }

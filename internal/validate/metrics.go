@@ -17,15 +17,26 @@ type metrics struct {
 	lookupErrors prometheus.Counter
 	settledLate  prometheus.Counter
 	leases       *prometheus.CounterVec
-	callsSaved   prometheus.Counter
+	saved        *prometheus.CounterVec
 	stale        prometheus.Counter
 	refreshes    *prometheus.CounterVec
 	typing       *prometheus.CounterVec
 	events       *prometheus.CounterVec
+	savedCached  prometheus.Counter
 	// cached are those of answers from the cache, which are nearly all.
 	cached map[verdict.Status]prometheus.Counter
 	hit    prometheus.Observer
 }
+
+// What saves a call to the upstream, as metrics name it.
+const (
+	savedCache   = "cache"
+	savedFlight  = "flight"
+	savedReplica = "replica"
+	savedLocal   = "local"
+)
+
+var savedBy = []string{savedCache, savedFlight, savedReplica, savedLocal}
 
 // newMetrics registers those of leases only where there are any.
 func newMetrics(reg prometheus.Registerer, leases bool) *metrics {
@@ -67,7 +78,12 @@ func newMetrics(reg prometheus.Registerer, leases bool) *metrics {
 	m.leases = prometheus.NewCounterVec(opts("flight_leases_total", "Checks that asked Redis whether another replica asks about the address: "+
 		"mine asked the upstream; joined got the other's verdict, failed the word that it has none, timeout nothing; away: Redis did not say."),
 		[]string{"outcome"})
-	m.callsSaved = prometheus.NewCounter(opts("flight_calls_saved_total", "Calls to the upstream that were not made, since another replica made them."))
+	m.saved = prometheus.NewCounterVec(opts("credits_saved_total", "Calls to the upstream that were not made: answers with a cached verdict, answers that "+
+		"shared another request's check (flight), checks for which another replica asked, and local refusals."), []string{"by"})
+	for _, by := range savedBy {
+		m.saved.WithLabelValues(by)
+	}
+	m.savedCached = m.saved.WithLabelValues(savedCache)
 	for _, st := range verdict.Statuses {
 		for _, so := range verdict.Sources {
 			m.validations.WithLabelValues(string(st), string(so))
@@ -90,10 +106,10 @@ func newMetrics(reg prometheus.Registerer, leases bool) *metrics {
 		m.leases.WithLabelValues(outcome)
 	}
 	if reg != nil && leases {
-		reg.MustRegister(m.leases, m.callsSaved)
+		reg.MustRegister(m.leases)
 	}
 	if reg != nil {
-		reg.MustRegister(m.validations, m.duration, m.flights, m.arrivals, m.recordErrors, m.lookupErrors, m.settledLate, m.stale, m.refreshes, m.typing, m.events)
+		reg.MustRegister(m.validations, m.duration, m.flights, m.arrivals, m.recordErrors, m.lookupErrors, m.settledLate, m.stale, m.refreshes, m.saved, m.typing, m.events)
 	}
 	return m
 }
@@ -105,7 +121,11 @@ func (m *metrics) answered(a Answer, took time.Duration) {
 	if c := m.cached[a.Status]; c != nil && a.Source == verdict.FromCache {
 		c.Inc()
 		m.hit.Observe(took.Seconds())
+		m.savedCached.Inc()
 		return
+	}
+	if a.Source == verdict.FromLocal {
+		m.saved.WithLabelValues(savedLocal).Inc()
 	}
 	m.validations.WithLabelValues(string(a.Status), string(a.Source)).Inc()
 	m.duration.WithLabelValues(string(a.Source)).Observe(took.Seconds())

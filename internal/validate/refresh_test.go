@@ -3,6 +3,8 @@ package validate_test
 import (
 	"context"
 	"fmt"
+	"maps"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -405,5 +407,77 @@ func TestVerdictOfAnotherProfile(t *testing.T) {
 		s.erase(person, validate.Removed{Verdicts: 2})
 		time.Sleep(2 * time.Second)
 		s.wantNothing(person)
+	})
+}
+
+// counts reads a counter by the values of its one label.
+func (s *setup) counts(name string) map[string]float64 {
+	s.t.Helper()
+	families, err := s.reg.Gather()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	counts := make(map[string]float64)
+	for _, f := range families {
+		if f.GetName() != "validator_gw_"+name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			label := ""
+			for _, l := range m.GetLabel() {
+				label = strings.TrimPrefix(label+" "+l.GetValue(), " ")
+			}
+			if n := m.GetCounter().GetValue(); n != 0 {
+				counts[label] = n
+			}
+		}
+	}
+	return counts
+}
+
+func (s *setup) wantCounts(name string, want map[string]float64) {
+	s.t.Helper()
+	if got := s.counts(name); !maps.Equal(got, want) {
+		s.t.Errorf("%s = %v, want %v", name, got, want)
+	}
+}
+
+// TestWhatIsSavedIsCounted: by the cache, by a flight, by a local refusal; and what came of old verdicts and refreshes.
+func TestWhatIsSavedIsCounted(t *testing.T) {
+	bubble(t, func(t *testing.T, s *setup) {
+		s.tuning.Valid = cache.TTL{Soft: soft, Hard: hard}
+		s.mode(simulator.Mode{P50: 100 * time.Millisecond})
+		s.post("no address")
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() { s.post(person) })
+		}
+		wg.Wait()
+		for range 5 {
+			s.post(person)
+		}
+		s.wantCounts("credits_saved_total", map[string]float64{"local": 1, "flight": 9, "cache": 5})
+		s.wantCounts("cache_stale_answers_total", map[string]float64{})
+		time.Sleep(soft)
+		s.restart()
+		s.post(person)
+		time.Sleep(time.Second)
+		s.post(person)
+		s.wantCounts("cache_refreshes_total", map[string]float64{"renewed": 1})
+		s.wantCounts("cache_stale_answers_total", map[string]float64{"": 1})
+		s.wantCounts("credits_saved_total", map[string]float64{"cache": 2})
+		// The person's look, the flight's and the refresh's in the process; the flight's and the refresh's in the store.
+		s.wantCounts("cache_requests_total", map[string]float64{"miss memory": 2, "hit memory": 2, "hit store": 2})
+		time.Sleep(soft)
+		limits := s.limits
+		s.limits.Rate = 0
+		s.post(person)
+		synctest.Wait()
+		s.limits = limits
+		time.Sleep(time.Minute)
+		s.mode(simulator.Mode{Fault: simulator.Error500})
+		s.post(person)
+		time.Sleep(time.Minute)
+		s.wantCounts("cache_refreshes_total", map[string]float64{"renewed": 1, "refused": 1, "failed": 1})
 	})
 }

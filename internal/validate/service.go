@@ -64,6 +64,7 @@ type cacher interface {
 	MarkerMin() time.Duration
 	Adopt(fp normalize.Fingerprint, value []byte) (verdict.Cached, bool)
 	Written() <-chan struct{}
+	Looked(found bool, err error)
 	Pending(id string) (verdict.Verdict, bool)
 	Erase(ctx context.Context, fps []normalize.Fingerprint, upTo string) (pending int, err error)
 	Erased(fp normalize.Fingerprint, id string) bool
@@ -339,6 +340,9 @@ func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow
 		if joined && source == verdict.FromUpstream {
 			source = verdict.FromFlight
 		}
+		if joined && source != verdict.FromCache {
+			s.metrics.saved.WithLabelValues(savedFlight).Inc()
+		}
 		a := s.known(who, k, source)
 		a.Backoff = out.Backoff
 		return s.watched(ctx, a, watcher), nil
@@ -352,6 +356,9 @@ func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow
 	a, err := s.recorded(ctx, who, c, out, watcher)
 	if joined && a.Source == verdict.FromUpstream {
 		a.Source = verdict.FromFlight
+	}
+	if joined && err == nil {
+		s.metrics.saved.WithLabelValues(savedFlight).Inc()
 	}
 	return a, err
 }
@@ -594,6 +601,7 @@ func (c *check) older(v verdict.Verdict) bool {
 // stored reads what the store has of an address: under its fingerprint, or else, while a secret is being rotated, under
 // that of the former key. Row is the fingerprint under which it was found.
 func (s *Service) stored(ctx context.Context, fp normalize.Fingerprint, addr normalize.Address) (found fallback.Found, row normalize.Fingerprint, err error) {
+	defer func() { s.cache.Looked(found.Verdict != nil, err) }()
 	found, err = s.store.Lookup(ctx, fp)
 	if err != nil || found.Verdict != nil || found.Review != nil {
 		return found, fp, err

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"validator-gw/internal/admission"
@@ -45,6 +46,7 @@ type setup struct {
 	limits  ratelimit.Limits
 	tuning  cache.Tuning
 	profile string
+	reg     *prometheus.Registry // of what is in the process now
 	stop    []func()
 	begin   func() // makes cache and service, on the store that is there
 	end     func() // ends them
@@ -117,7 +119,8 @@ func bubble(t *testing.T, story func(t *testing.T, s *setup), wrap ...func(verif
 			t.Fatal(err)
 		}
 		s.begin = func() {
-			if s.cache, err = cache.New(putter{s.store}, cache.Config{Rand: half, Tuning: func() cache.Tuning { return s.tuning }}); err != nil {
+			s.reg = prometheus.NewRegistry()
+			if s.cache, err = cache.New(putter{s.store}, cache.Config{Rand: half, Registerer: s.reg, Tuning: func() cache.Tuning { return s.tuning }}); err != nil {
 				t.Fatal(err)
 			}
 			base, endFlights := context.WithCancel(t.Context())
@@ -132,6 +135,7 @@ func bubble(t *testing.T, story func(t *testing.T, s *setup), wrap ...func(verif
 					Open:        func(b []byte) (string, error) { return sealer.Open(b, "suggestion") },
 					Seal:        func(text string) []byte { return sealer.Seal(text, "suggestion") },
 					Keys:        keys,
+					Registerer:  s.reg,
 					Profile:     s.profile,
 					NewID:       newID,
 					Rand:        half,
