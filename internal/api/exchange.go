@@ -126,9 +126,7 @@ func (a *API) serve(rt *route) http.HandlerFunc {
 // prepare names the request and brings the headers into the form that the generated glue reads: at most one value each.
 func (a *API) prepare(x *exchange, r *http.Request) {
 	x.id = a.requestID(r)
-	if _, sent := r.Header["X-Request-Id"]; sent {
-		delete(r.Header, "X-Request-Id") // x.id is what counts from here on
-	}
+	delete(r.Header, "X-Request-Id")                  // x.id is what counts from here on
 	if v := r.Header["Accept-Language"]; len(v) > 1 { // RFC 9110 5.3: a list may come in several lines
 		r.Header["Accept-Language"] = []string{strings.Join(v, ", ")}
 	}
