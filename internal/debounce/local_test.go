@@ -125,8 +125,6 @@ func TestWhatIsArmedStaysWhileNobodyRuns(t *testing.T) {
 		defer cancel()
 		_ = l.Run(ctx)
 		want(t, shots)
-		ctx, cancel = context.WithTimeout(t.Context(), ms)
-		defer cancel()
 		time.Sleep(time.Minute)
 		ctx, cancel = context.WithTimeout(t.Context(), ms)
 		defer cancel()
