@@ -15,13 +15,14 @@ import (
 )
 
 // ask is one statement. A held row that nobody has claimed is found by reading: whoever claims it does so after that, and
-// asks the upstream after the event. Else the review is opened or joined. A lease is taken away, since its check may have
+// asks the upstream after the event. One with a callback is not content with reading: its watcher must be there when the
+// review ends, so it holds the row. Else the review is opened or joined. A lease is taken away, since its check may have
 // begun before the event; what it learns is cached, and its claim is not counted. What is due already stays so, or a
 // stream of events would put it off for ever.
 const ask = `
 WITH held AS MATERIALIZED (
     SELECT r.id, q.due_at FROM reviews r JOIN review_queue q ON q.review_id = r.id
-     WHERE $8::boolean AND r.fingerprint = $2::bytea AND r.state = 'open' AND r.asked_at > now()
+     WHERE $8::boolean AND $12::text = '' AND r.fingerprint = $2::bytea AND r.state = 'open' AND r.asked_at > now()
        AND q.due_at > now() AND q.lease_token = 0
 ), r AS (
     INSERT INTO reviews AS r

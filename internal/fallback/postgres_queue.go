@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -226,8 +227,8 @@ WITH input AS MATERIALIZED (
 SELECT id::text FROM held`
 
 // Settle ends a claimed review with a final verdict, in one transaction: the review is settled and its address
-// erased, the row of the queue is gone, and the verdict is stored under its id (the review's when it has none)
-// if it has a hard expiry. ErrLeaseLost: the token is not the row's own, and nothing was written.
+// erased, the row of the queue is gone, the verdict is stored under its id (the review's when it has none) if it has a
+// hard expiry, and the outbox has a message for each watcher with a callback. ErrLeaseLost: the token is not the row's own, and nothing was written.
 func (s *Postgres) Settle(ctx context.Context, c Claim, v verdict.Verdict, trail []verdict.Attempt) error {
 	lost, err := s.SettleBatch(ctx, []Settlement{{Claim: c, Verdict: v, Trail: trail}})
 	return onlyRow(lost, err)
@@ -265,13 +266,13 @@ func (s *Postgres) SettleBatch(ctx context.Context, batch []Settlement) (lost []
 			hard[i] = &v.HardUntil
 		}
 	}
-	done, err := s.ended(ctx, settle, ids, tokens, bodies, trails, verdictIDs, statuses, reasons, checked, hard)
+	done, err := s.work.endAndTell(ctx, tellByID, ids, settle, ids, tokens, bodies, trails, verdictIDs, statuses, reasons, checked, hard)
 	if err != nil {
 		return nil, fmt.Errorf("settle: %w", err)
 	}
 	s.open.Add(-int64(len(done)))
 	for _, b := range batch {
-		if !done[b.Claim.ReviewID] {
+		if !slices.Contains(done, b.Claim.ReviewID) {
 			lost = append(lost, b.Claim)
 		}
 	}
@@ -321,16 +322,16 @@ func (s *Postgres) SettleOpen(
 	if !v.HardUntil.IsZero() {
 		hard = &v.HardUntil
 	}
-	err = s.work.queryRow(ctx, []any{&id}, settleOpen,
+	ids, err := s.work.endAndTell(ctx, tellByAddress, fp[:], settleOpen,
 		fp[:], body, more, v.ID, string(v.Status), string(v.Reason), v.CheckedAt, hard, v.Began())
 	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return "", false, nil
 	case err != nil:
 		return "", false, fmt.Errorf("settle open: %w", err)
+	case len(ids) == 0:
+		return "", false, nil
 	}
 	s.open.Add(-1)
-	return id, true, nil
+	return ids[0], true, nil
 }
 
 const postpone = `
@@ -435,20 +436,22 @@ WITH locked AS MATERIALIZED (
     RETURNING review_id
 )
 UPDATE reviews SET state = 'dead', reason = $3, ended_at = now()
- WHERE id = ANY (ARRAY(SELECT review_id FROM held))`
+ WHERE id = ANY (ARRAY(SELECT review_id FROM held))
+RETURNING id::text`
 
-// Kill buries a claimed review: it is dead with this reason, keeps its address, and is not claimed again.
+// Kill buries a claimed review: it is dead with this reason, keeps its address, and is not claimed again. The outbox has a
+// message for each watcher with a callback.
 // ErrLeaseLost: the token is not the row's own, and nothing was written.
 func (s *Postgres) Kill(ctx context.Context, c Claim, reason verdict.Reason) (err error) {
 	defer s.metrics.observe("kill", time.Now(), &err)
 	if c.Token == 0 {
 		return ErrLeaseLost
 	}
-	n, err := s.work.exec(ctx, kill, c.ReviewID, c.Token, string(reason))
+	done, err := s.work.endAndTell(ctx, tellByID, []string{c.ReviewID}, kill, c.ReviewID, c.Token, string(reason))
 	if err == nil {
-		s.open.Add(-n)
+		s.open.Add(-int64(len(done)))
 	}
-	return oneRow("kill", n, err)
+	return oneRow("kill", int64(len(done)), err)
 }
 
 // hasten draws each row's new time once, in a materialized step, since both columns need it.

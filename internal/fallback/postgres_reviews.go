@@ -137,11 +137,21 @@ func (s *Postgres) Verdict(ctx context.Context, id string) (_ Stored, err error)
 	return Stored{Fingerprint: normalize.Fingerprint(fp), Verdict: *v}, nil
 }
 
-// Watch adds one who waits for a review, open or ended. A watcher that is known, and an id that is none of a review,
-// change nothing.
+// Watch adds one who waits for a review, open or ended; one with a callback that comes to an ended one gets its message at
+// once. A watcher that is known, and an id that is none of a review, change nothing.
 func (s *Postgres) Watch(ctx context.Context, id string, w Watcher) (err error) {
-	const watch = `INSERT INTO review_watchers (review_id, client, flow, callback)
-SELECT id, $2, $3, $4 FROM reviews WHERE id = $1 ON CONFLICT DO NOTHING`
+	// The lock waits for who is about to end the review, so that either that or this writes the message.
+	const watch = `
+WITH r AS MATERIALIZED (
+    SELECT id, state FROM reviews WHERE id = $1 FOR KEY SHARE
+), w AS (
+    INSERT INTO review_watchers (review_id, client, flow, callback) SELECT id, $2, $3, $4 FROM r ON CONFLICT DO NOTHING
+    RETURNING review_id, client, flow, callback
+)
+INSERT INTO outbox (review_id, callback, event, client, flow)
+SELECT w.review_id, w.callback, CASE r.state WHEN 'dead' THEN '` + NoticeDead + `' ELSE '` + NoticeSettled + `' END, w.client, w.flow
+  FROM w JOIN r ON r.id = w.review_id
+ WHERE r.state <> 'open' AND w.callback <> ''`
 	defer s.metrics.observe("watch", time.Now(), &err)
 	if id = canonicalID(id); id == "" {
 		return nil
@@ -253,8 +263,8 @@ DELETE FROM verdicts WHERE id = ANY (ARRAY(
     ORDER BY hard_until LIMIT $1 FOR UPDATE SKIP LOCKED))`
 
 // Sweep deletes settled reviews past their retention, with their watchers, verdicts past their hard expiry, answers
-// under an Idempotency-Key past their time and erasures that need not be remembered, in batches of 500, until none is
-// left or ctx ends; and what came back of an erased address. It returns how many rows went, also beside an error.
+// under an Idempotency-Key past their time, erasures that need not be remembered and messages that were given up a week
+// ago, in batches of 500, until none is left or ctx ends; and what came back of an erased address. It returns how many rows went, also beside an error.
 // Replicas may sweep at the same time. Dead reviews stay.
 func (s *Postgres) Sweep(ctx context.Context, keep Retention) (deleted int, err error) {
 	defer s.metrics.observe("sweep", time.Now(), &err)
@@ -273,6 +283,7 @@ func (s *Postgres) Sweep(ctx context.Context, keep Retention) (deleted int, err 
 		func() (int64, error) { return s.admin.exec(ctx, sweepVerdicts, maxSweepBatch) },
 		func() (int64, error) { return s.admin.exec(ctx, sweepAnswers, maxSweepBatch) },
 		func() (int64, error) { return s.admin.exec(ctx, sweepErasures, maxSweepBatch) },
+		func() (int64, error) { return s.admin.exec(ctx, sweepNotices, keepNotices, maxSweepBatch) },
 	} {
 		for {
 			n, err := batch()

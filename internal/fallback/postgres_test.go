@@ -65,7 +65,12 @@ func TestPostgresConformance(t *testing.T) {
 					"UPDATE review_queue SET due_at = due_at - "+by,
 					"UPDATE verdicts SET checked_at = checked_at - "+by+", hard_until = hard_until - "+by,
 					"UPDATE idempotent_answers SET until = until - "+by,
-					"UPDATE erasures SET forget_at = forget_at - "+by)
+					"UPDATE erasures SET forget_at = forget_at - "+by,
+					"UPDATE outbox SET recorded_at = recorded_at - "+by+", due_at = due_at - "+by+", given_up_at = given_up_at - "+by)
+			},
+			Refuse: func(t *testing.T, table string) {
+				exec(t, url, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''refused''; END'`,
+					`CREATE TRIGGER refuse BEFORE INSERT ON `+table+` FOR EACH ROW EXECUTE FUNCTION refuse()`)
 			},
 			Dump:  func(t *testing.T) string { return dumpPostgres(t, url) },
 			Slack: 8 * time.Second, // below every difference that a story tells apart

@@ -311,7 +311,11 @@ UPDATE reviews SET state = 'settled', verdict = ?, address = NULL, ended_at = ?,
 	if err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, settle, body, micros(time.Now()), trail, id); err != nil {
+	now := time.Now()
+	if _, err := tx.ExecContext(ctx, settle, body, micros(now), trail, id); err != nil {
+		return err
+	}
+	if err := tell(ctx, tx, id, NoticeSettled, now); err != nil {
 		return err
 	}
 	if v.HardUntil.IsZero() {
@@ -426,7 +430,12 @@ func (s *SQLite) Kill(ctx context.Context, c Claim, reason verdict.Reason) (err 
 		if held, err := release(ctx, tx, c); err != nil || !held {
 			return 0, err
 		}
-		return changed(tx.ExecContext(ctx, kill, string(reason), micros(time.Now()), c.ReviewID))
+		now := time.Now()
+		n, err := changed(tx.ExecContext(ctx, kill, string(reason), micros(now), c.ReviewID))
+		if err != nil {
+			return 0, err
+		}
+		return n, tell(ctx, tx, c.ReviewID, NoticeDead, now)
 	})
 	return oneRow("kill", n, err)
 }

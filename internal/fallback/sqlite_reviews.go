@@ -215,13 +215,25 @@ func (s *SQLite) Verdict(ctx context.Context, id string) (_ Stored, err error) {
 func (s *SQLite) Watch(ctx context.Context, id string, w Watcher) (err error) {
 	const watch = `INSERT INTO review_watchers (review_id, client, flow, callback)
 SELECT id, ?, ?, ? FROM reviews WHERE id = ? ON CONFLICT DO NOTHING`
+	const ended = `SELECT state FROM reviews WHERE id = ? AND state <> 'open'`
 	defer s.metrics.observe("watch", time.Now(), &err)
 	if id = canonicalID(id); id == "" {
 		return nil
 	}
 	err = s.writer.do(ctx, func(ctx context.Context, tx *tx) error {
-		_, err := tx.ExecContext(ctx, watch, w.Client, w.Flow, w.Callback, id)
-		return err
+		n, err := changed(tx.ExecContext(ctx, watch, w.Client, w.Flow, w.Callback, id))
+		if err != nil || n == 0 || w.Callback == "" {
+			return err
+		}
+		states, err := column(tx.QueryContext(ctx, ended, id))
+		if err != nil || len(states) == 0 {
+			return err
+		}
+		event := NoticeSettled
+		if State(states[0]) == Dead {
+			event = NoticeDead
+		}
+		return post(ctx, tx, id, w, event, time.Now())
 	})
 	if err != nil {
 		return fmt.Errorf("watch: %w", err)
@@ -237,16 +249,8 @@ func (s *SQLite) Watchers(ctx context.Context, id string) (_ []Watcher, err erro
 	if err != nil {
 		return nil, fmt.Errorf("watchers: %w", err)
 	}
-	defer rows.Close()
-	var watchers []Watcher
-	for rows.Next() {
-		var w Watcher
-		if err := rows.Scan(&w.Client, &w.Flow, &w.Callback); err != nil {
-			return nil, fmt.Errorf("watchers: %w", err)
-		}
-		watchers = append(watchers, w)
-	}
-	if err := rows.Err(); err != nil {
+	watchers, err := scanWatchers(rows)
+	if err != nil {
 		return nil, fmt.Errorf("watchers: %w", err)
 	}
 	return watchers, nil
@@ -334,6 +338,9 @@ DELETE FROM verdicts WHERE id IN (SELECT id FROM verdicts WHERE hard_until <= ? 
 DELETE FROM idempotent_answers WHERE key IN (SELECT key FROM idempotent_answers WHERE until <= ? ORDER BY until LIMIT ?)`
 	const sweepErasures = `
 DELETE FROM erasures WHERE fingerprint IN (SELECT fingerprint FROM erasures WHERE forget_at <= ? LIMIT ?)`
+	const sweepNotices = `
+DELETE FROM outbox WHERE id IN (
+    SELECT id FROM outbox WHERE coalesce(given_up_at, recorded_at) < ? ORDER BY coalesce(given_up_at, recorded_at) LIMIT ?)`
 	defer s.metrics.observe("sweep", time.Now(), &err)
 	if keep.Ended <= 0 {
 		keep = DefaultRetention
@@ -342,7 +349,8 @@ DELETE FROM erasures WHERE fingerprint IN (SELECT fingerprint FROM erasures WHER
 	for _, sweep := range []struct {
 		query string
 		until time.Time
-	}{{sweepReviews, now.Add(-keep.Ended)}, {sweepVerdicts, now}, {sweepAnswers, now}, {sweepErasures, now}} {
+	}{{sweepReviews, now.Add(-keep.Ended)}, {sweepVerdicts, now}, {sweepAnswers, now}, {sweepErasures, now},
+		{sweepNotices, now.Add(-keepNotices)}} {
 		for {
 			n, err := write(ctx, s.writer, func(ctx context.Context, tx *tx) (int64, error) {
 				return changed(tx.ExecContext(ctx, sweep.query, micros(sweep.until), maxSweepBatch))

@@ -41,7 +41,17 @@ func TestSQLiteConformance(t *testing.T) {
 					return store
 				},
 				Advance: func(_ *testing.T, d time.Duration) { time.Sleep(d) },
-				Dump:    func(t *testing.T) string { return dumpSQLite(t, path) },
+				Refuse: func(t *testing.T, table string) {
+					db, err := sql.Open("sqlite", path)
+					if err == nil {
+						_, err = db.ExecContext(t.Context(), `CREATE TRIGGER refuse BEFORE INSERT ON `+table+` BEGIN SELECT RAISE(ABORT, 'refused'); END`)
+						db.Close()
+					}
+					if err != nil {
+						t.Fatalf("refuse: %v", err)
+					}
+				},
+				Dump: func(t *testing.T) string { return dumpSQLite(t, path) },
 			})
 		})
 	})

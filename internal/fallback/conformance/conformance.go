@@ -51,6 +51,11 @@ type Store interface {
 	Ask(ctx context.Context, e fallback.Event) (fallback.Asked, error)
 	Ripen(ctx context.Context, fps []normalize.Fingerprint) (int, error)
 
+	ClaimNotices(ctx context.Context, room map[string]int, lease time.Duration) ([]fallback.Notice, error)
+	EndNotice(ctx context.Context, n fallback.Notice, delivered bool, why string) error
+	DelayNotice(ctx context.Context, n fallback.Notice, in time.Duration, why string) error
+	OutboxStats(ctx context.Context) (fallback.OutboxStats, error)
+
 	Stats(ctx context.Context) (fallback.Stats, error)
 	Sweep(ctx context.Context, keep fallback.Retention) (deleted int, err error)
 	SetMaxOpen(n int64)
@@ -73,6 +78,8 @@ type Bed struct {
 	Advance func(t *testing.T, d time.Duration)
 	// Dump returns every column of every row as text, bytes in hex.
 	Dump func(t *testing.T) string
+	// Refuse makes every row that is put into the table from now on fail.
+	Refuse func(t *testing.T, table string)
 	// Slack is how far the store's clock may be from the test's.
 	Slack time.Duration
 }
@@ -93,7 +100,7 @@ func Sealer(seeds ...byte) *secret.Sealer {
 // Run runs the suite. setup makes a Bed, opened under Sealer(0), and calls story with it, in a bubble if the store
 // can live in one.
 func Run(t *testing.T, setup func(t *testing.T, story func(t *testing.T, b Bed))) {
-	for _, c := range slices.Concat(stories, queueStories, eventStories, keyStories, erasureStories) {
+	for _, c := range slices.Concat(stories, queueStories, eventStories, keyStories, erasureStories, outboxStories) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			setup(t, c.story)
