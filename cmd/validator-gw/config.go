@@ -445,3 +445,13 @@ func (c *config) logger(w io.Writer) *slog.Logger {
 	}
 	return slog.New(slog.NewTextHandler(w, options))
 }
+
+// serveLogger is logger for a process that serves: lines that programs read are gathered, those that people read are
+// written one by one. Call flush at the end.
+func (c *config) serveLogger(w io.Writer) (log *slog.Logger, flush func()) {
+	if !c.logJSON {
+		return c.logger(w), func() {}
+	}
+	l := newLines(w)
+	return slog.New(prompt{c.logger(l).Handler(), l}), l.Flush
+}

@@ -37,7 +37,8 @@ func withMissing(err error, missing []error) error {
 // serve builds the gateway and runs it until a signal or ctx ends it. Greeting, when not nil, is printed after the
 // summary; it is given the address of the API.
 func (p *program) serve(ctx context.Context, cfg *config, greeting func(api net.Addr)) error {
-	log := cfg.logger(p.stderr)
+	log, flush := cfg.serveLogger(p.stderr)
+	defer flush()
 	p.log = log
 	for _, w := range cfg.warnings { // those of the live settings are in the summary
 		log.WarnContext(ctx, "settings warning", "warning", w)

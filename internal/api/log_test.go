@@ -26,10 +26,10 @@ func TestLogLine(t *testing.T) {
 		t.Fatalf("%d lines for one request: %v", len(lines), lines)
 	}
 	got := lines[0]
-	if d, ok := got["duration_ms"].(float64); !ok || d < 0 {
-		t.Errorf("duration_ms = %v, want a number", got["duration_ms"])
+	if d, ok := got["duration_us"].(float64); !ok || d < 0 {
+		t.Errorf("duration_us = %v, want a number", got["duration_us"])
 	}
-	delete(got, "duration_ms")
+	delete(got, "duration_us")
 	delete(got, "time")
 	want := map[string]any{
 		"level": "INFO", "msg": "request", "request_id": "signup-1", "route": "/validate", "method": "POST",
