@@ -40,15 +40,17 @@ var (
 const (
 	// lateTimeout is how long a flight outlives its callers: some works are longer.
 	lateTimeout = 2 * time.Second
-	// stillness is what a process, or Redis, may stand still before a history is no longer held to what is promised while all is
-	// well: a lease lives for 1.2 s and is renewed every 0.4 s.
-	stillness = 400 * time.Millisecond
+	// stillness is what a process, or Redis, may stand still before a history is no longer held to what is promised while all
+	// is well: the renewal of a lease waits that long for Redis.
+	stillness = 200 * time.Millisecond
 	// endless is how long a caller is waited for. A form's patience is less than a second; this is for a test that would hang.
 	endless = time.Minute
 	// everyBlow histories, Redis itself is hit, and all that are in play with it.
 	everyBlow = 250
 	// apart is the time between two begins: a crowd of fleets that connect at once would measure the machine.
 	apart = 15 * time.Millisecond
+	// hang is how long Redis hangs when it does.
+	hang = 500 * time.Millisecond
 )
 
 // ground is what the histories share: one Redis, and the clocks.
@@ -137,10 +139,11 @@ func (g *ground) blow(n uint64) {
 		if err := g.client.FlushAll(g.t.Context()).Err(); err != nil {
 			g.t.Error(err)
 		}
-	case 2:
-		g.server.Pause()
-		<-time.After(300 * time.Millisecond) // it hangs for longer than anyone asks
-		g.server.Resume()
+	case 2: // it hangs for longer than anyone asks
+		if err := g.client.Do(g.t.Context(), "CLIENT", "PAUSE", hang.Milliseconds(), "ALL").Err(); err != nil {
+			g.t.Error(err)
+		}
+		<-time.After(hang)
 	}
 }
 
@@ -210,7 +213,7 @@ func (g *ground) play(p plan, r *rand.Rand) (history, bool) {
 	h, hit := f.history, blows%2 == 1 || g.blows.Load() != blows
 	h.well = !hit && p.lookUp == patient && (p.trouble == none || p.trouble == death || p.trouble == shelf) && !g.still.since(f.began)
 	for _, q := range f.processes {
-		h.well = h.well && q.wire.late() < stillness
+		h.well = h.well && q.wire.prompt(stillness)
 	}
 	return h, hit
 }
@@ -344,6 +347,7 @@ func (g *ground) start(f *fleet, i int, socket string, r *rand.Rand) *process {
 		cut()
 		end()
 		run.Wait()
+		q.wire.ending()
 		_ = q.conn.Close()
 		q.cache.Close()
 		q.wire.close()

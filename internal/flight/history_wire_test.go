@@ -21,6 +21,8 @@ type wire struct {
 	mu      sync.Mutex
 	rand    *rand.Rand
 	dark    bool // the process is dead: nothing goes through any more
+	over    bool // the process has ended in order
+	gaveUp  bool
 	open    map[net.Conn]struct{}
 	slowest time.Duration // from a command to its reply, or to its connection's end
 }
@@ -109,10 +111,29 @@ func (w *wire) carry(c net.Conn) {
 		}
 	})
 	for err == nil && w.pass(c, r, buf[:n], false) {
-		if n, err = c.Read(buf); err == nil {
-			asked.sent()
+		if n, err = c.Read(buf); err != nil {
+			w.left()
+			return
 		}
+		asked.sent()
 	}
+}
+
+// left notes that the process closed a connection that it had used: somebody gave up on a reply. Nothing else makes a pool do
+// so before its end.
+func (w *wire) left() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.over && !w.dark {
+		w.gaveUp = true
+	}
+}
+
+// ending says that the process is about to close its connections.
+func (w *wire) ending() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = true
 }
 
 // pending is when a connection's command was sent, while it has no reply.
@@ -191,8 +212,9 @@ func (w *wire) close() {
 	w.all.Wait()
 }
 
-func (w *wire) late() time.Duration {
+// prompt says that each reply came in time for whoever asked, and within limit.
+func (w *wire) prompt(limit time.Duration) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.slowest
+	return !w.gaveUp && w.slowest < limit
 }
