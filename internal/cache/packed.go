@@ -146,7 +146,7 @@ func (p packed) weight() uint32 {
 			n += moreWeight + len(m.marker.ID)
 		}
 	}
-	return uint32(n) //nolint:gosec // a suggestion is an address at most
+	return uint32(n) // a suggestion is an address at most
 }
 
 func nanos(t time.Time) int64 {
