@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"golang.org/x/net/publicsuffix"
 
@@ -34,6 +36,41 @@ const maxFaults = 20
 type Lists struct {
 	own    map[string]ruling
 	labels int // the most labels of a name in own
+	seen   seen
+}
+
+// facts are what the lists know of a domain, whoever has an address there.
+type facts struct {
+	ruled      ruling
+	free       bool
+	disposable verdict.Tri
+	meant      string // the domain that was probably meant, and why; or nothing
+	reason     verdict.Reason
+}
+
+// seen remembers the facts of domains that were asked about, since most addresses are at few domains, and a domain that no
+// list has costs as much to look for as all the rest of a cached answer. Over its bound it begins anew. Safe for concurrent use.
+type seen struct {
+	m atomic.Pointer[sync.Map] // of domain to facts
+	n atomic.Int64             // about how many
+}
+
+// maxSeen bounds seen: a few hundred kilobytes.
+const maxSeen = 4096
+
+func (s *seen) of(domain string, find func() facts) facts {
+	m := s.m.Load()
+	if f, ok := m.Load(domain); ok {
+		return f.(facts)
+	}
+	f := find()
+	if s.n.Add(1) > maxSeen {
+		m = &sync.Map{}
+		s.m.Store(m)
+		s.n.Store(1)
+	}
+	m.Store(strings.Clone(domain), f)
+	return f
 }
 
 // ruling is the operator's word on a domain.
@@ -57,6 +94,7 @@ const (
 // that holds an address is not quoted.
 func NewLists(own Own) (*Lists, error) {
 	l := &Lists{own: make(map[string]ruling, len(own.Allow)+len(own.Deny))}
+	l.seen.m.Store(&sync.Map{})
 	var faults []error
 	read := func(setting string, entries []string, take func(i int, domain string) error) {
 		wrong := 0
@@ -208,36 +246,44 @@ func (l *Lists) Look(a Address) Hints {
 	h := Hints{Flags: a.Flags()}
 	h.Flags.Role = verdict.Known(isRole(a.local))
 	h.Flags.MixedScript = verdict.Known(a.mixed())
-	ruled := l.ruling(a.domain)
-	h.Denied = ruled == deny
-	about, exact, found := lookup(a.domain)
-	isFree := exact && about.free() || freeList.has(a.domain)
-	if isFree {
+	f := l.seen.of(a.domain, func() facts { return l.facts(a.domain) })
+	h.Denied = f.ruled == deny
+	if f.free {
 		h.Flags.Free = verdict.True
 	}
-
-	meant, edits, reason := "", 0, verdict.Reason("")
-	if ruled != allow && !found && !isFree && !freeList.covers(a.domain) {
-		meant, edits, reason = nearest(a.domain)
-		if l.ruling(meant) == deny {
-			meant = ""
-		}
+	if h.Flags.Disposable = f.disposable; f.disposable == verdict.True {
+		h.Disposable = disposableList.ref
 	}
-	switch {
-	case ruled == allow, found && about.kind != known:
-		h.Flags.Disposable = verdict.False
-	case disposableList.covers(a.domain):
-		if meant != "" && edits == 1 && meant[0] == a.domain[0] {
-			break
-		}
-		meant = ""
-		h.Flags.Disposable, h.Disposable = verdict.True, disposableList.ref
-	}
-	h.Suggestion, h.SuggestionReason = a.suggest(meant, reason)
+	h.Suggestion, h.SuggestionReason = a.suggest(f.meant, f.reason)
 	if h.Denied && strings.HasSuffix(h.Suggestion, "@"+a.domain) {
 		h.Suggestion, h.SuggestionReason = "", "" // to write the local part otherwise would not help
 	}
 	return h
+}
+
+// facts looks for a domain in all lists.
+func (l *Lists) facts(domain string) facts {
+	f := facts{ruled: l.ruling(domain)}
+	about, exact, found := lookup(domain)
+	f.free = exact && about.free() || freeList.has(domain)
+	edits := 0
+	if f.ruled != allow && !found && !f.free && !freeList.covers(domain) {
+		f.meant, edits, f.reason = nearest(domain)
+		if l.ruling(f.meant) == deny {
+			f.meant = ""
+		}
+	}
+	switch {
+	case f.ruled == allow, found && about.kind != known:
+		f.disposable = verdict.False
+	case disposableList.covers(domain):
+		if f.meant != "" && edits == 1 && f.meant[0] == domain[0] {
+			break
+		}
+		f.meant = ""
+		f.disposable = verdict.True
+	}
+	return f
 }
 
 // free says whether the domain is of a provider that gives mailboxes away, in every country.
