@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"validator-gw/internal/normalize"
@@ -70,6 +71,19 @@ func (s *Settings) check(faulty map[string]bool, values map[string]string) (faul
 	}
 	if err := s.Address.Rules.Check(); err != nil {
 		faults = append(faults, fmt.Errorf("address.extra_tlds: %w", err))
+	}
+
+	for _, name := range slices.Sorted(maps.Keys(s.Callbacks)) {
+		c, of := s.Callbacks[name], "callbacks."+name+"."
+		if sound(of+"url") && c.URL == "" {
+			faults = append(faults, fmt.Errorf("%surl is not set: there is nowhere to post to", of))
+		}
+		if sound(of+"secret_file") && c.SecretFile == "" {
+			faults = append(faults, fmt.Errorf("%ssecret_file is not set: messages could not be signed", of))
+		}
+		if sound(of+"url", of+"allow_private") && strings.HasPrefix(strings.ToLower(c.URL), "http://") && !c.AllowPrivate {
+			faults = append(faults, fmt.Errorf("%surl (%s) is not https; http is for private networks, with %sallow_private", of, s.origins[of+"url"], of))
+		}
 	}
 
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }

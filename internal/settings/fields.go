@@ -20,8 +20,10 @@ type field struct {
 	path, doc, bounds string
 	restart           bool // a change takes a restart
 	list              bool // may be written as a YAML list
-	get               func(*Settings) string
-	set               func(*Settings, string) error
+	// show is the value as people and logs may see it; nil: as it is.
+	show func(string) string
+	get  func(*Settings) string
+	set  func(*Settings, string) error
 }
 
 // at describes a setting that has a place of its own.
@@ -56,6 +58,14 @@ func inFlow[T any](name, leaf string, k kind[T], place func(*Flow) *T, doc strin
 	}
 }
 
+// shown is a value as people and logs may see it.
+func (f field) shown(text string) string {
+	if f.show == nil || text == "" {
+		return text
+	}
+	return f.show(text)
+}
+
 // flowFields are the settings of one flow.
 func flowFields(name string) []field {
 	return []field{
@@ -70,6 +80,40 @@ func flowFields(name string) []field {
 	}
 }
 
+// inCallback describes a setting of one callback.
+func inCallback[T any](name, leaf string, k kind[T], place func(*Callback) *T, doc string) field {
+	return field{
+		path: "callbacks." + name + "." + leaf, doc: doc, bounds: k.bounds,
+		get: func(s *Settings) string { c := s.Callbacks[name]; return k.format(*place(&c)) },
+		set: func(s *Settings, text string) error {
+			v, err := k.parse(text)
+			if err == nil {
+				c := s.Callbacks[name]
+				*place(&c) = v
+				s.Callbacks[name] = c
+			}
+			return err
+		},
+	}
+}
+
+// callbackFields are the settings of one callback.
+func callbackFields(name string) []field {
+	url := inCallback(name, "url", urls(), func(c *Callback) *string { return &c.URL },
+		"Where messages are posted; shown without its path, which may hold a token.")
+	url.show = hostOnly
+	events := inCallback(name, "events", events(), func(c *Callback) *[]string { return &c.Events }, "What it is told.")
+	events.list = true
+	return []field{
+		url,
+		inCallback(name, "secret_file", paths(), func(c *Callback) *string { return &c.SecretFile },
+			"File that holds the key that messages are signed with; read at each delivery."),
+		events,
+		inCallback(name, "allow_private", switches(), func(c *Callback) *bool { return &c.AllowPrivate },
+			"Allow a target in a private network or on this machine, and http."),
+	}
+}
+
 // ttlFields are the two lifetimes of one status.
 func ttlFields(name, what string, place func(*Settings) *TTL) []field {
 	life := durations(time.Second, 365*day)
@@ -81,8 +125,9 @@ func ttlFields(name, what string, place func(*Settings) *TTL) []field {
 	}
 }
 
-// fieldsOf lists every setting, flows in the order signup, high_risk, then by name.
-func fieldsOf(flows map[string]Flow) []field {
+// fieldsOf lists every setting: flows in the order signup, high_risk, then by name, callbacks by name.
+func fieldsOf(of *Settings) []field {
+	flows := of.Flows
 	var list []field
 	names := []string{"signup", "high_risk"}
 	for _, name := range slices.Sorted(maps.Keys(flows)) {
@@ -196,7 +241,7 @@ func fieldsOf(flows map[string]Flow) []field {
 			"Add `email.dedupe_key` to answers: equal for spellings that one provider delivers to one mailbox."),
 	)
 
-	return append(list,
+	list = append(list,
 		at("cache.marker.min", durations(1*s, 1*time.Hour), func(x *S) *D { return &x.Cache.Marker.Min },
 			"Least time before a post for an address under review may ask the upstream again."),
 		at("cache.marker.max", durations(1*s, 1*time.Hour), func(x *S) *D { return &x.Cache.Marker.Max },
@@ -225,4 +270,8 @@ func fieldsOf(flows map[string]Flow) []field {
 		at("ingress.queue_wait", durations(0, 200*ms), func(x *S) *D { return &x.Ingress.QueueWait },
 			"How long a request waits for its turn before it is shed."),
 	)
+	for _, name := range slices.Sorted(maps.Keys(of.Callbacks)) {
+		list = append(list, callbackFields(name)...)
+	}
+	return list
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -342,6 +343,80 @@ func domainNames() kind[[]string] {
 		},
 		format: func(list []string) string { return strings.Join(list, ",") },
 		bounds: fmt.Sprintf("domains, as a list or with commas; up to %d", maxNames),
+	}
+}
+
+// Events are what a callback may be told.
+var Events = []string{"review.settled", "review.dead"}
+
+func events() kind[[]string] {
+	names := domainNames()
+	return kind[[]string]{
+		parse: func(text string) ([]string, error) {
+			list, err := names.parse(text)
+			for _, e := range list {
+				if !slices.Contains(Events, e) {
+					return nil, problem("names an event that there is not")
+				}
+			}
+			if err == nil && len(list) == 0 {
+				return nil, problem("names no event")
+			}
+			return list, err
+		},
+		format: names.format,
+		bounds: strings.Join(Events, ", ") + "; as a list or with commas",
+	}
+}
+
+// maxText bounds a URL or a path.
+const maxText = 2048
+
+// urls takes the empty text, too: that one is needed is checked with the whole.
+func urls() kind[string] {
+	return kind[string]{
+		parse: func(text string) (string, error) {
+			u, err := url.Parse(text)
+			switch {
+			case text == "":
+				return "", nil
+			case err != nil || u.Hostname() == "" || len(text) > maxText:
+				return "", problem("is not a URL; write it as https://example.com/hooks/email")
+			case u.Scheme != "https" && u.Scheme != "http":
+				return "", problem("is not https")
+			case u.User != nil || u.Fragment != "":
+				return "", problem("has a user or a fragment; messages are signed, so it needs neither")
+			}
+			return text, nil
+		},
+		format: func(text string) string { return text },
+		bounds: "https, or http with allow_private",
+	}
+}
+
+// hostOnly is a URL without what may be a secret in it.
+func hostOnly(text string) string {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" {
+		return "(not shown)"
+	}
+	shown := u.Scheme + "://" + u.Host
+	if len(u.Path) > 1 || u.RawQuery != "" {
+		shown += "/…"
+	}
+	return shown
+}
+
+func paths() kind[string] {
+	return kind[string]{
+		parse: func(text string) (string, error) {
+			if len(text) > maxText {
+				return "", problem("is not the path of a file")
+			}
+			return text, nil
+		},
+		format: func(text string) string { return text },
+		bounds: "path of a file",
 	}
 }
 

@@ -149,7 +149,7 @@ func TestBounds(t *testing.T) {
 		{"ingress.concurrency", []string{"0", "512"}, []string{"-1"}},
 	}
 	for _, tc := range tests {
-		for _, f := range fieldsOf(nil) {
+		for _, f := range fieldsOf(Default()) {
 			if f.path != tc.path {
 				continue
 			}

@@ -24,6 +24,9 @@ const (
 // Live holds the current settings. Readers call Current each time they need one and never keep it for longer than
 // one piece of work. Safe for concurrent use.
 type Live struct {
+	// Verify looks at what is outside of the file, such as the files that it names; its error refuses the file. Nil accepts
+	// everything. Set it before Run.
+	Verify func(*Settings) error
 	// Log receives changes, faults and warnings; nil discards them. Set it before Run.
 	Log *slog.Logger
 
@@ -137,6 +140,9 @@ func (l *Live) apply(ctx context.Context, data []byte, err error) (int, error) {
 	} else {
 		next, err = parse(l.path, data, l.environ, l.known)
 	}
+	if err == nil && l.Verify != nil {
+		err = l.Verify(next)
+	}
 	if err != nil {
 		l.refused.Add(1)
 		l.rejected.Store(true)
@@ -196,7 +202,7 @@ func diff(a, b *Settings) []change {
 		if !ok {
 			before.Value = absent
 		}
-		if before.Value != r.Value {
+		if before.text != r.text || !ok {
 			list = append(list, change{r.Path, before.Value, r.Value, r.Origin, !r.Live})
 		}
 	}
@@ -221,7 +227,7 @@ func diff(a, b *Settings) []change {
 
 // keepFixed carries over what only a restart changes, so that Current tells what is running.
 func keepFixed(cur, next *Settings) {
-	for _, f := range fieldsOf(next.Flows) {
+	for _, f := range fieldsOf(next) {
 		if f.restart && f.get(cur) != f.get(next) {
 			_ = f.set(next, f.get(cur)) // it was legal when cur was made
 			next.origins[f.path] = cur.origins[f.path]

@@ -3,6 +3,8 @@ package settings
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -271,4 +273,40 @@ func TestConcurrentReaders(t *testing.T) {
 	}
 	close(stop)
 	readers.Wait()
+}
+
+func TestLiveCallbacks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const one = "callbacks: {crm: {url: 'https://crm.example.com/%s', secret_file: %s}}\n"
+		l, out, write, wait := start(t, "retry: {base: 100ms}\n")
+		l.Verify = func(s *Settings) error {
+			if s.Callbacks["crm"].SecretFile == "missing" {
+				return errors.New("callbacks.crm.secret_file: there is none")
+			}
+			return nil
+		}
+		write(fmt.Sprintf(one, "T0KEN", "a"))
+		wait()
+		if text := out.take(); l.Current().Callbacks["crm"].SecretFile != "a" || !strings.Contains(text, "setting=callbacks.crm.url old=(none) new=https://crm.example.com/…") {
+			t.Errorf("a new callback is not applied, or not logged: %s", text)
+		} else if strings.Contains(text, "T0KEN") {
+			t.Errorf("the log shows what may be a secret: %s", text)
+		}
+		write(fmt.Sprintf(one, "T0KEN-2", "a")) // the part that is not shown
+		wait()
+		if text := out.take(); l.Current().Callbacks["crm"].URL != "https://crm.example.com/T0KEN-2" || !strings.Contains(text, "setting changed") || strings.Contains(text, "T0KEN") {
+			t.Errorf("another path is not applied, or not logged as it should be: %s", text)
+		}
+		write(fmt.Sprintf(one, "T0KEN-3", "missing"))
+		wait()
+		if text := out.take(); l.Current().Callbacks["crm"].SecretFile != "a" || !strings.Contains(text, "there is none") || !strings.Contains(text, "settings refused") {
+			t.Errorf("what Verify refuses is applied, or not logged: %s", text)
+		}
+		write("retry: {base: 100ms}\n")
+		wait()
+		if len(l.Current().Callbacks) != 0 {
+			t.Error("a callback that left the file is still there")
+		}
+	})
 }

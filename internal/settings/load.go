@@ -34,7 +34,7 @@ const originDefault = "default"
 // maxFile bounds the settings file in bytes.
 const maxFile = 1 << 20
 
-// flowName is what a flow may be called: it becomes part of a variable's name and of metrics.
+// flowName is what a flow or a callback may be called: it becomes part of a variable's name and of metrics.
 var flowName = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,31}$`)
 
 // Load reads the settings: defaults, then the file when path is not empty, then the variables of environ, which
@@ -91,21 +91,30 @@ func parse(path string, data []byte, environ []string, known []Known) (*Settings
 		return filepath.Base(path)
 	}
 
-	var badFlows []string
+	var badNames []string
 	for _, name := range file.MapKeys("flows") {
 		switch _, ok := s.Flows[name]; {
 		case ok:
 		case flowName.MatchString(name):
 			s.Flows[name] = s.Flows["signup"]
 		default:
-			badFlows = append(badFlows, "flows."+name)
+			badNames = append(badNames, "flows."+name)
 			fault("flows.%s (%s): a flow's name is a lower-case letter, then up to 31 of a–z, 0–9, _ and -",
 				name, where("flows."+name))
 		}
 	}
+	for _, name := range file.MapKeys("callbacks") {
+		if flowName.MatchString(name) {
+			s.Callbacks[name] = untunedCallback()
+			continue
+		}
+		badNames = append(badNames, "callbacks."+name)
+		fault("callbacks.%s (%s): a callback's name is a lower-case letter, then up to 31 of a–z, 0–9, _ and -",
+			name, where("callbacks."+name))
+	}
 
-	fields := fieldsOf(s.Flows)
-	fromFile, faulty := fileLayer(file, fields, known, badFlows, s.static, where, fault)
+	fields := fieldsOf(s)
+	fromFile, faulty := fileLayer(file, fields, known, badNames, s.static, where, fault)
 	fromEnv, envs := envLayer(environ, fields, known, fault)
 	s.warnings = envs
 
@@ -140,7 +149,7 @@ func parse(path string, data []byte, environ []string, known []Known) (*Settings
 		}
 		if err := f.set(s, text); err != nil {
 			faulty[f.path] = true
-			fault("%s (%s): %s %w; legal is %s", f.path, s.origins[f.path], quote(text), err, f.bounds)
+			fault("%s (%s): %s %w; legal is %s", f.path, s.origins[f.path], quote(f.shown(text)), err, f.bounds)
 		}
 		values[f.path] = f.get(s)
 	}
@@ -317,7 +326,7 @@ func envLayer(
 	for _, f := range fields {
 		name := envName(f.path)
 		if other, ok := settings[name]; ok {
-			fault("%s and %s have the same variable, %s; rename one flow", other, f.path, name)
+			fault("%s and %s have the same variable, %s; rename one of them", other, f.path, name)
 		}
 		settings[name] = f.path
 		names = append(names, name)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // write puts text into a settings file of its own.
@@ -324,5 +326,66 @@ func TestDistance(t *testing.T) {
 		if got := distance(tc.a, tc.b); got != tc.want {
 			t.Errorf("distance(%q, %q) = %d, want %d", tc.a, tc.b, got, tc.want)
 		}
+	}
+}
+
+func TestCallbacks(t *testing.T) {
+	t.Parallel()
+	path := write(t, `
+callbacks:
+  crm: {url: "https://crm.example.com/hooks/T0KEN?x=1", secret_file: /run/secrets/crm}
+  mail: {url: "http://10.0.0.5:8080", secret_file: mail.key, events: [review.dead], allow_private: true}
+`)
+	s, err := Load(path, []string{"VALIDATOR_GW_CALLBACKS_MAIL_SECRET_FILE=other.key"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]Callback{
+		"crm":  {URL: "https://crm.example.com/hooks/T0KEN?x=1", SecretFile: "/run/secrets/crm", Events: []string{"review.settled", "review.dead"}},
+		"mail": {URL: "http://10.0.0.5:8080", SecretFile: "other.key", Events: []string{"review.dead"}, AllowPrivate: true},
+	}
+	if diff := cmp.Diff(want, s.Callbacks); diff != "" {
+		t.Errorf("Callbacks (-want +got):\n%s", diff)
+	}
+	for path, want := range map[string][2]string{
+		"callbacks.crm.url":            {"https://crm.example.com/…", "settings.yaml:3"},
+		"callbacks.crm.events":         {"review.settled,review.dead", "default"},
+		"callbacks.mail.url":           {"http://10.0.0.5:8080", "settings.yaml:4"},
+		"callbacks.mail.secret_file":   {"other.key", "VALIDATOR_GW_CALLBACKS_MAIL_SECRET_FILE"},
+		"callbacks.mail.allow_private": {"true", "settings.yaml:4"},
+	} {
+		if r := row(t, s, path); r.Value != want[0] || r.Origin != want[1] || !r.Live {
+			t.Errorf("%s = %s (%s), want %s (%s) and live", path, r.Value, r.Origin, want[0], want[1])
+		}
+	}
+}
+
+func TestFaultyCallbacks(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, callback, want string }{
+		{"no URL", `{secret_file: a}`, "callbacks.crm.url is not set"},
+		{"no secret", `{url: "https://a.example"}`, "callbacks.crm.secret_file is not set"},
+		{"http", `{url: "HTTP://a.example/T0KEN", secret_file: a}`, "callbacks.crm.url (settings.yaml:1) is not https"},
+		{"another scheme", `{url: "ftp://a.example/T0KEN", secret_file: a, allow_private: true}`, `"ftp://a.example/…" is not https`},
+		{"no host", `{url: "https:///T0KEN", secret_file: a}`, `"(not shown)" is not a URL`},
+		{"no URL at all", `{url: "T0KEN", secret_file: a}`, `"(not shown)" is not a URL`},
+		{"a user", `{url: "https://me:T0KEN@a.example", secret_file: a}`, "has a user or a fragment"},
+		{"unknown event", `{url: "https://a.example", secret_file: a, events: [review.settled, other]}`, "names an event that there is not"},
+		{"no event", `{url: "https://a.example", secret_file: a, events: []}`, "names no event"},
+		{"a key in the file", `{url: "https://a.example", secret: whsec_T0KEN}`, "callbacks.crm.secret (settings.yaml:1): no such setting"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := Load(write(t, "callbacks: {crm: "+c.callback+"}\n"), nil)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("Load = %v, want %q", err, c.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "T0KEN") {
+				t.Errorf("the fault shows what may be a secret: %v", err)
+			}
+		})
+	}
+	if _, err := Load(write(t, "callbacks: {CRM: {}}\n"), nil); err == nil || !strings.Contains(err.Error(), "callbacks.CRM (settings.yaml:1): a callback's name is") {
+		t.Errorf("Load with a bad name = %v", err)
 	}
 }

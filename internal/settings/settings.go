@@ -8,6 +8,7 @@
 package settings
 
 import (
+	"slices"
 	"time"
 
 	"validator-gw/internal/normalize"
@@ -50,6 +51,8 @@ type Settings struct {
 	Ingress     Ingress
 	Address     Address
 	Lists       Lists
+	// Callbacks by name; there are none unless the file names them.
+	Callbacks map[string]Callback
 
 	lists    *normalize.Lists  // made of Lists by check
 	origins  map[string]string // path to where its value is from
@@ -182,6 +185,21 @@ type Lists struct {
 	DenyMajor []string
 }
 
+// Callback is who is told how reviews end.
+type Callback struct {
+	// URL may hold a token: it is in no log line and no error.
+	URL string
+	// SecretFile is the path of the file with the key that signs.
+	SecretFile string
+	// Events are some of the package's Events.
+	Events []string
+	// AllowPrivate permits targets in private networks and on this machine, and http.
+	AllowPrivate bool
+}
+
+// untunedCallback is one of which nothing is set.
+func untunedCallback() Callback { return Callback{Events: slices.Clone(Events)} }
+
 // Domains returns what the lists, the shipped ones and the operator's, know of domains.
 func (s *Settings) Domains() *normalize.Lists { return s.lists }
 
@@ -192,7 +210,8 @@ const day = 24 * time.Hour
 func Default() *Settings {
 	shipped, _ := normalize.NewLists(normalize.Own{}) // its errors are about the operator's entries
 	return &Settings{
-		lists: shipped,
+		lists:     shipped,
+		Callbacks: map[string]Callback{},
 		Flows: map[string]Flow{
 			"signup":    {Budget: 800 * time.Millisecond, MaxRetries: 2, OnUnverified: AcceptPending},
 			"high_risk": {Budget: 950 * time.Millisecond, MaxRetries: 2, OnUnverified: Hold},
@@ -251,10 +270,11 @@ func (s *Settings) Static(path string) (text string, ok bool) {
 type Row struct {
 	// Path is its name in the file, such as retry.base; Env its name in the environment.
 	Path, Env string
-	// Value is written as the file takes it, and so is Default, the value of a gateway that nobody tuned; a flow beside
+	// Value is written as the file takes it, but for a URL, of which the path is left out; and so is Default, the value of a gateway that nobody tuned; a flow beside
 	// the two that are always there starts as signup. Origin is where Value is from: "default", the file with its line,
 	// or the variable's name.
 	Value, Default, Origin string
+	text                   string // the value as it is
 	// Bounds is the legal range in words; Doc says what it does, in one sentence.
 	Bounds, Doc string
 	// Live is false when a change takes a restart.
@@ -263,8 +283,11 @@ type Row struct {
 
 // Rows lists all settings in the order of the documentation.
 func (s *Settings) Rows() []Row {
-	fields := fieldsOf(s.Flows)
+	fields := fieldsOf(s)
 	untuned := Default()
+	for name := range s.Callbacks {
+		untuned.Callbacks[name] = untunedCallback()
+	}
 	for name := range s.Flows {
 		if _, ok := untuned.Flows[name]; !ok {
 			untuned.Flows[name] = untuned.Flows["signup"]
@@ -277,7 +300,7 @@ func (s *Settings) Rows() []Row {
 			origin = originDefault
 		}
 		rows = append(rows, Row{
-			Path: f.path, Env: envName(f.path), Value: f.get(s), Default: f.get(untuned), Origin: origin,
+			Path: f.path, Env: envName(f.path), Value: f.shown(f.get(s)), text: f.get(s), Default: f.get(untuned), Origin: origin,
 			Bounds: f.bounds, Doc: f.doc, Live: !f.restart,
 		})
 	}

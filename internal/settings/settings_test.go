@@ -85,7 +85,7 @@ func leaves(v reflect.Value, path string, f func(string, reflect.Value)) {
 // its neighbour.
 func TestEachRowIsOneField(t *testing.T) {
 	t.Parallel()
-	fields := fieldsOf(nil) // signup, high_risk and the rest
+	fields := fieldsOf(Default()) // signup, high_risk and the rest
 	owner := map[string]string{}
 	for _, f := range fields {
 		s := Default()
@@ -129,7 +129,7 @@ func TestEachRowIsOneField(t *testing.T) {
 		})
 	}
 	leaves(reflect.ValueOf(*Default()), "", func(name string, _ reflect.Value) {
-		if owner[name] == "" {
+		if owner[name] == "" && name != ".Callbacks" { // there are none by default; TestCallbacks has them
 			t.Errorf("no setting for field %s", name)
 		}
 	})
