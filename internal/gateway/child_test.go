@@ -61,7 +61,7 @@ func child(text string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("http://" + lis.Addr().String()) //nolint:forbidigo // told to the test
+	fmt.Println("http://" + lis.Addr().String()) // told to the test
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()

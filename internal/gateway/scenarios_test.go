@@ -129,7 +129,7 @@ func TestLeaseHolderIsKilled(t *testing.T) {
 	went := make(chan struct{})
 	go func() {
 		defer close(went)
-		res, err := http.Post(other.url+"/validate", "application/json", strings.NewReader(`{"email":"`+email+`"}`)) //nolint:noctx // it is killed
+		res, err := http.Post(other.url+"/validate", "application/json", strings.NewReader(`{"email":"`+email+`"}`)) // it is killed
 		if err == nil {
 			_ = res.Body.Close()
 		}
