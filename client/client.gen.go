@@ -362,6 +362,20 @@ type Backfill struct {
 // `done`.
 type BackfillState string
 
+// CallbackMessage What a callback is told, signed as [Standard Webhooks](https://www.standardwebhooks.com).
+type CallbackMessage struct {
+	// Type What happened. `review.settled`: there is a final answer, which may be `unresolved`. `review.dead`: nobody works on the review
+	// until someone has looked at it; its answer is `unresolved` meanwhile. More may come.
+	Type string `json:"type"`
+
+	// Timestamp When it happened.
+	Timestamp time.Time `json:"timestamp"`
+
+	// Data What `GET /status/{id}` says at the time of the delivery, with the decision of the flow that asked. `email.normalized` is null
+	// once the address is erased, which it is when a review is settled.
+	Data Answer `json:"data"`
+}
+
 // Decision What the flow's policy makes of it. Act on this.
 type Decision string
 
@@ -595,8 +609,8 @@ type RevalidateRequest struct {
 	// ID The `id` of an earlier answer.
 	ID *string `json:"id,omitempty"`
 
-	// Callback The name of a configured callback, told once the answer is final. Callbacks can't be configured yet, so any
-	// name is answered 422 `unknown_callback`.
+	// Callback The name of a configured callback, told once the answer is final: see the webhook `reviewEnded`. An answer that is final
+	// at once is not told again. Typing checks are never told.
 	Callback *string `json:"callback,omitempty"`
 }
 
@@ -699,8 +713,8 @@ type ValidateForm struct {
 	// kept for seconds, as a keyed hash.
 	SessionID *string `json:"session_id,omitempty"`
 
-	// Callback The name of a configured callback, told once the answer is final. Callbacks can't be configured yet, so any
-	// name is answered 422 `unknown_callback`.
+	// Callback The name of a configured callback, told once the answer is final: see the webhook `reviewEnded`. An answer that is final
+	// at once is not told again. Typing checks are never told.
 	Callback *string `json:"callback,omitempty"`
 }
 
@@ -722,8 +736,8 @@ type ValidateRequest struct {
 	// kept for seconds, as a keyed hash.
 	SessionID *string `json:"session_id,omitempty"`
 
-	// Callback The name of a configured callback, told once the answer is final. Callbacks can't be configured yet, so any
-	// name is answered 422 `unknown_callback`.
+	// Callback The name of a configured callback, told once the answer is final: see the webhook `reviewEnded`. An answer that is final
+	// at once is not told again. Typing checks are never told.
 	Callback *string `json:"callback,omitempty"`
 }
 
@@ -944,6 +958,18 @@ type ValidateAddressParams struct {
 	Traceparent *Traceparent `json:"traceparent,omitempty"`
 }
 
+// ReviewEndedParams defines parameters for ReviewEnded.
+type ReviewEndedParams struct {
+	// WebhookID Names the message; the same at each delivery.
+	WebhookID string `json:"webhook-id"`
+
+	// WebhookTimestamp When this delivery was signed, in seconds since 1970.
+	WebhookTimestamp string `json:"webhook-timestamp"`
+
+	// WebhookSignature One signature for each key of the callback, separated by a space; each is `v1,` and base64 of HMAC-SHA256.
+	WebhookSignature string `json:"webhook-signature"`
+}
+
 // EraseAddressJSONRequestBody defines body for EraseAddress for application/json ContentType.
 type EraseAddressJSONRequestBody = EraseRequest
 
@@ -955,6 +981,9 @@ type ValidateAddressJSONRequestBody = ValidateRequest
 
 // ValidateAddressFormdataRequestBody defines body for ValidateAddress for application/x-www-form-urlencoded ContentType.
 type ValidateAddressFormdataRequestBody = ValidateForm
+
+// ReviewEndedJSONRequestBody defines body for ReviewEnded for application/json ContentType.
+type ReviewEndedJSONRequestBody = CallbackMessage
 
 // RequestEditorFn is the function signature for the RequestEditor callback function
 type RequestEditorFn func(ctx context.Context, req *http.Request) error
@@ -7490,4 +7519,161 @@ func ParseValidateAddressResponse(rsp *http.Response) (*ValidateAddressResponse,
 	}
 
 	return response, nil
+}
+
+// WebhookInitiator sends OpenAPI 3.1 webhook requests to target URLs.
+// Modeled on the generated Client, but with no stored Server -- the full
+// target URL is provided per-call by the caller (typically discovered
+// from a subscription registration).
+type WebhookInitiator struct {
+	// Doer for performing requests, typically a *http.Client with any
+	// customized settings, such as certificate chains.
+	Client HttpRequestDoer
+
+	// A list of callbacks for modifying requests which are generated before sending over
+	// the network.
+	RequestEditors []RequestEditorFn
+}
+
+// WebhookInitiatorOption allows setting custom parameters during construction.
+type WebhookInitiatorOption func(*WebhookInitiator) error
+
+// NewWebhookInitiator creates a new WebhookInitiator with reasonable defaults.
+func NewWebhookInitiator(opts ...WebhookInitiatorOption) (*WebhookInitiator, error) {
+	initiator := WebhookInitiator{}
+	for _, o := range opts {
+		if err := o(&initiator); err != nil {
+			return nil, err
+		}
+	}
+	if initiator.Client == nil {
+		initiator.Client = &http.Client{}
+	}
+	return &initiator, nil
+}
+
+// WithWebhookHTTPClient allows overriding the default Doer, which is
+// automatically created using http.Client. This is useful for tests.
+func WithWebhookHTTPClient(doer HttpRequestDoer) WebhookInitiatorOption {
+	return func(p *WebhookInitiator) error {
+		p.Client = doer
+		return nil
+	}
+}
+
+// WithWebhookRequestEditorFn allows setting up a callback function, which
+// will be called right before sending the webhook request. This can be
+// used to mutate the request, e.g. to add signature headers.
+func WithWebhookRequestEditorFn(fn RequestEditorFn) WebhookInitiatorOption {
+	return func(p *WebhookInitiator) error {
+		p.RequestEditors = append(p.RequestEditors, fn)
+		return nil
+	}
+}
+
+func (p *WebhookInitiator) applyWebhookEditors(ctx context.Context, req *http.Request, additionalEditors []RequestEditorFn) error {
+	for _, r := range p.RequestEditors {
+		if err := r(ctx, req); err != nil {
+			return err
+		}
+	}
+	for _, r := range additionalEditors {
+		if err := r(ctx, req); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// WebhookInitiatorInterface is the interface specification for the webhook initiator.
+type WebhookInitiatorInterface interface {
+	// ReviewEndedWithBody fires the reviewEnded webhook with any body
+	ReviewEndedWithBody(ctx context.Context, targetURL string, params *ReviewEndedParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	ReviewEnded(ctx context.Context, targetURL string, params *ReviewEndedParams, body ReviewEndedJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+}
+
+func (p *WebhookInitiator) ReviewEndedWithBody(ctx context.Context, targetURL string, params *ReviewEndedParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReviewEndedWebhookRequestWithBody(targetURL, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := p.applyWebhookEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return p.Client.Do(req)
+}
+
+func (p *WebhookInitiator) ReviewEnded(ctx context.Context, targetURL string, params *ReviewEndedParams, body ReviewEndedJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReviewEndedWebhookRequest(targetURL, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := p.applyWebhookEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return p.Client.Do(req)
+}
+
+// NewReviewEndedWebhookRequest builds a application/json POST request for the reviewEnded webhook
+func NewReviewEndedWebhookRequest(targetURL string, params *ReviewEndedParams, body ReviewEndedJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewReviewEndedWebhookRequestWithBody(targetURL, params, "application/json", bodyReader)
+}
+
+// NewReviewEndedWebhookRequestWithBody builds a POST request for the reviewEnded webhook with any body
+func NewReviewEndedWebhookRequestWithBody(targetURL string, params *ReviewEndedParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+	_ = err
+
+	reqURL, err := url.Parse(targetURL)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, reqURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "webhook-id", params.WebhookID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("webhook-id", headerParam0)
+
+		var headerParam1 string
+
+		headerParam1, err = runtime.StyleParamWithOptions("simple", false, "webhook-timestamp", params.WebhookTimestamp, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("webhook-timestamp", headerParam1)
+
+		var headerParam2 string
+
+		headerParam2, err = runtime.StyleParamWithOptions("simple", false, "webhook-signature", params.WebhookSignature, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("webhook-signature", headerParam2)
+
+	}
+	return req, nil
 }

@@ -53,6 +53,8 @@ func (desk) Erase(context.Context, string) (validate.Removed, error) {
 
 func (desk) HasFlow(name string) bool { return name == "signup" }
 
+func (desk) HasCallback(name string) bool { return name == "crm" }
+
 func (desk) Readiness() api.Readiness { return api.Readiness{State: api.Ready} }
 
 // local answers a client's requests without a network.

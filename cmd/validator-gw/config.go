@@ -290,6 +290,8 @@ func loadConfig(m mode, flags map[string]*string, environ []string) (*config, er
 	var err error
 	if cfg.settings, err = settings.Load(path, environ, statics...); err != nil {
 		r.errs = append(r.errs, err)
+	} else if err := gateway.CheckCallbacks(cfg.settings); err != nil && m != modeMigrate {
+		r.errs = append(r.errs, err)
 	}
 	r.file = cfg.settings
 

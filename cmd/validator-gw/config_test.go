@@ -77,6 +77,8 @@ func TestWrongConfiguration(t *testing.T) {
 			"--simulator-listen", "10.0.0.1:1", "--script", "dance"}, []string{
 			"VALIDATOR_GW_LISTEN (--listen): \":8080\" is reachable from other machines", "VALIDATOR_GW_METRICS_LISTEN",
 			"--simulator-listen", "--script"}},
+		{"callbacks", "callbacks:\n  crm: {url: 'https://crm.example.com/planted', secret_file: /no/such/key}\n  mail: {url: 'https://mail.example.com', secret_file: /no/mail/key}\n",
+			nil, []string{"serve"}, []string{"callbacks.crm.secret_file: open /no/such/key", "callbacks.mail.secret_file: open /no/mail/key"}},
 		{"config check", "retry: {base: fast}\n", []string{"VALIDATOR_GW_QUEUE_BATCH=0"}, []string{"config", "check"},
 			[]string{"retry.base", "queue.batch"}},
 		{"config check, complete", "", []string{"VALIDATOR_GW_API_KEY="}, []string{"config", "check", "--complete"},
@@ -147,8 +149,10 @@ func overlay(environ []string) []string {
 
 func TestConfigCheck(t *testing.T) {
 	t.Parallel()
+	hook := file(t, "hook", "cGxhbnRlZC1zaWduaW5nLWtleS1vZi0zMi1ieXRlcy4=")
 	path := file(t, "settings.yaml", "listen: 127.0.0.1:1111\nmetrics_listen: 127.0.0.1:2222\nlog: {level: warn}\n"+
-		"retry:\n  base: 120ms\n  jitter: 10ms\nupstream: {url: 'http://simulator:8090', rate: 5}\n")
+		"retry:\n  base: 120ms\n  jitter: 10ms\nupstream: {url: 'http://simulator:8090', rate: 5}\n"+
+		"callbacks: {crm: {url: 'https://crm.example.com/planted-token', secret_file: '"+hook+"'}}\n")
 	code, stdout, stderr := call(t, []string{
 		"VALIDATOR_GW_CONFIG=" + path, "VALIDATOR_GW_METRICS_LISTEN=127.0.0.1:3333", "VALIDATOR_GW_UPSTREAM_RATE=300/m",
 		"VALIDATOR_GW_API_KEY_FILE=" + file(t, "key", "planted-api-key\n"), "VALIDATOR_GW_SECRET=" + secret.Generate().Reveal(),
@@ -171,6 +175,9 @@ func TestConfigCheck(t *testing.T) {
 		"upstream.rate":               "5/s VALIDATOR_GW_UPSTREAM_RATE",
 		"retry.max":                   "400ms default",
 		"cache.memory":                "32MiB default; a change needs a restart",
+		"callbacks.crm.url":           "https://crm.example.com/… settings.yaml:8",
+		"callbacks.crm.secret_file":   hook + " settings.yaml:8",
+		"callbacks.crm.events":        "review.settled,review.dead default",
 	} {
 		var got string
 		for line := range strings.Lines(stdout) {
@@ -190,7 +197,7 @@ func TestConfigCheck(t *testing.T) {
 			t.Errorf("no %q in:\n%s", want, stdout)
 		}
 	}
-	if strings.Contains(stdout, "planted") {
+	if strings.Contains(stdout, "planted") || strings.Contains(stdout, "cGxhbnRlZ") {
 		t.Errorf("a secret is printed:\n%s", stdout)
 	}
 }

@@ -44,7 +44,7 @@ func (p *program) serve(ctx context.Context, cfg *config, greeting func(api net.
 		log.WarnContext(ctx, "settings warning", "warning", w)
 	}
 	live := settings.NewLive(cfg.settings, cfg.settingsPath, p.environ, statics)
-	live.Log = log
+	live.Log, live.Verify = log, gateway.CheckCallbacks
 	reload := func(ctx context.Context) { _ = live.Reload(ctx) } // it logs what is wrong
 	return p.untilStopped(ctx, reload, func(ctx context.Context) error {
 		// Listen first, then build: a taken port fails at once and not after a minute of waiting for a database.

@@ -43,6 +43,8 @@ type validator interface {
 	Retry(ctx context.Context, id string) error
 	// HasFlow says whether the settings have a flow of this name.
 	HasFlow(name string) bool
+	// HasCallback says whether the settings have a callback of this name.
+	HasCallback(name string) bool
 }
 
 // health tells how the process is, for GET /readyz. It answers at once, from what is known.

@@ -101,7 +101,9 @@ func contents(doc *openapi3.T) []content {
 			add(where+" "+media, media, m.Schema, m.Example, m.Examples)
 		}
 	}
-	for path, item := range doc.Paths.Map() {
+	items := doc.Paths.Map()
+	maps.Copy(items, doc.Webhooks)
+	for path, item := range items {
 		for method, op := range item.Operations() {
 			name := method + " " + path
 			for _, p := range op.Parameters {

@@ -140,6 +140,8 @@ func (d *desk) Erase(_ context.Context, raw string) (validate.Removed, error) {
 
 func (d *desk) HasFlow(name string) bool { return name == "signup" || name == "high_risk" }
 
+func (d *desk) HasCallback(name string) bool { return name == "crm" }
+
 // clinic is a health for tests.
 type clinic struct {
 	mu  sync.Mutex

@@ -56,8 +56,8 @@ func (a *API) readEvent(x *exchange, r *http.Request) (e validate.Event, p *prob
 		return e, oneOfTwo
 	case flow != nil && *flow != "" && !a.validator.HasFlow(*flow):
 		return e, unknownFlow.plain()
-	case callback != nil && *callback != "":
-		return e, unknownCallback.plain() // none is configured
+	case callback != nil && *callback != "" && !a.validator.HasCallback(*callback):
+		return e, unknownCallback.plain()
 	case email != nil:
 		e.Raw = *email
 	default:
@@ -67,6 +67,9 @@ func (a *API) readEvent(x *exchange, r *http.Request) (e validate.Event, p *prob
 	}
 	if flow != nil {
 		e.Flow = *flow
+	}
+	if callback != nil {
+		e.Callback = *callback
 	}
 	return e, nil
 }

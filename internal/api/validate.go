@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"regexp"
 	"strings"
@@ -47,8 +48,11 @@ func (a *API) ValidateAddress(w http.ResponseWriter, r *http.Request, params ope
 		x.flow = req.Flow
 	}
 	if body.callback != nil && *body.callback != "" {
-		a.refuse(x, unknownCallback.plain()) // none is configured
-		return
+		if !a.validator.HasCallback(*body.callback) {
+			a.refuse(x, unknownCallback.plain())
+			return
+		}
+		req.Callback = *body.callback
 	}
 	if body.typing != nil && *body.typing {
 		if params.IdempotencyKey != nil {
@@ -170,6 +174,9 @@ func (a *API) reply(x *exchange, r *http.Request, status int, answer validate.An
 	x.writeBytes(status, onlyJSON, b)
 	x.keep(b)
 }
+
+// StatusJSON is the body of GET /status/{id} for this answer, in English.
+func StatusJSON(answer validate.Answer) ([]byte, error) { return json.Marshal(toWire(answer, english)) }
 
 // toWire turns an answer into the document's form.
 func toWire(n validate.Answer, lang lang) openapi.Answer {

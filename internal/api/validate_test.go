@@ -183,7 +183,7 @@ func TestBadInput(t *testing.T) {
 		{"timeout beyond numbers", request{body: ok, header: h("X-Request-Timeout-Ms", "99999999999999999999")}, 400,
 			"malformed_parameter"},
 		{"unknown flow", request{body: `{"email":"ana@example.com","flow":"nope"}`}, 422, "unknown_flow"},
-		{"unknown callback", request{body: `{"email":"ana@example.com","callback":"crm"}`}, 422, "unknown_callback"},
+		{"unknown callback", request{body: `{"email":"ana@example.com","callback":"nobody"}`}, 422, "unknown_callback"},
 		{"typing without a session", request{body: `{"email":"ana@example.com","typing":true}`}, 400, "malformed_body"},
 		{"typing in a form without a session", request{body: "email=a&typing=on&session_id=", header: form}, 400, "malformed_body"},
 		{"session with a blank", request{body: `{"email":"a","session_id":"a b"}`}, 400, "malformed_body"},
@@ -232,7 +232,7 @@ func TestBadInput(t *testing.T) {
 		{"revalidate with a form", request{target: "/revalidate", body: "email=a", header: form}, 415, "unsupported_media_type"},
 		{"revalidate too much", request{target: "/revalidate", body: strings.Repeat(" ", 1<<20)}, 413, "body_too_large"},
 		{"revalidate in an unknown flow", request{target: "/revalidate", body: `{"email":"a@example.com","flow":"nope"}`}, 422, "unknown_flow"},
-		{"revalidate with a callback", request{target: "/revalidate", body: `{"email":"a@example.com","callback":"crm"}`}, 422, "unknown_callback"},
+		{"revalidate with a callback", request{target: "/revalidate", body: `{"email":"a@example.com","callback":"nobody"}`}, 422, "unknown_callback"},
 		{"revalidate a malformed id", request{target: "/revalidate", body: `{"id":"x"}`}, 404, "unknown_id"},
 		{"revalidate an unknown id", request{target: "/revalidate", body: `{"id":"` + unknownCheck + `"}`}, 404, "unknown_id"},
 		{"revalidate an erased address", request{target: "/revalidate", body: `{"id":"` + erasedID + `"}`}, 409, "address_erased"},
@@ -588,5 +588,38 @@ func TestEraseAddress(t *testing.T) {
 	}
 	if want := []string{"Ana@Example.com"}; !slices.Equal(b.desk.erased, want) {
 		t.Errorf("erased %q, want %q", b.desk.erased, want)
+	}
+}
+
+func TestCallbackReachesTheValidator(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, q := range []request{
+		{body: `{"email":"ana@example.com","callback":"crm"}`},
+		{body: "email=ana@example.com&callback=crm", header: map[string]string{"Content-Type": mediaForm}},
+	} {
+		b.desk.asked = nil
+		if res := b.do(t, q); res.status != 200 || len(b.desk.asked) != 1 || b.desk.asked[0].Callback != "crm" {
+			t.Errorf("%s: %d, asked of the validator: %+v, want the callback", q.body, res.status, b.desk.asked)
+		}
+	}
+	res := b.do(t, request{target: "/revalidate", body: `{"email":"ana@example.com","callback":"crm"}`})
+	if res.status != 202 || len(b.desk.events) != 1 || b.desk.events[0].Callback != "crm" {
+		t.Errorf("event: %d, asked of the validator: %+v, want the callback", res.status, b.desk.events)
+	}
+}
+
+// What a callback is told of a status is the body of GET /status/{id}.
+func TestStatusJSON(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	want := b.do(t, request{method: "GET", target: "/status/" + checkID})
+	answer, err := b.desk.Status(t.Context(), validate.Inquiry{ID: checkID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := StatusJSON(answer)
+	if err != nil || string(got) != strings.TrimSpace(string(want.body)) {
+		t.Errorf("StatusJSON = %s, %v, want %s", got, err, want.body)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"validator-gw/internal/admission"
 	"validator-gw/internal/api"
 	"validator-gw/internal/cache"
+	"validator-gw/internal/callback"
 	"validator-gw/internal/debounce"
 	"validator-gw/internal/flight"
 	"validator-gw/internal/idempotency"
@@ -97,6 +98,7 @@ type Gateway struct {
 	client      *verimail.Client
 	service     *validate.Service
 	loop        *revalidate.Loop
+	sender      *callback.Sender
 	api         *api.API
 	registry    *prometheus.Registry
 	health      *health
@@ -127,7 +129,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	g.registerProcess()
 	t := tunings{deps.Settings}
 	g.health = newHealth(g.storeKind(), g.registry)
-	front := &late{flow: t.flow}
+	front := &late{flow: t.flow, callback: t.hasCallback}
 	var clients []api.Key
 	if cfg.APIKey != "" {
 		clients = []api.Key{{Name: ClientName, Key: cfg.APIKey}}
@@ -193,7 +195,8 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	// Flights outlive requests and, for a moment, the stop: their context ends only when Run says so.
 	flights, stop := context.WithCancel(context.WithoutCancel(ctx))
 	g.stopFlights = stop
-	g.service, err = validate.New(flights, keys.prints, g.cache, g.store, g.client, admission.NewGate(t.admission), validate.Config{
+	ends := telling{g.store, func() { g.sender.Wake() }}
+	g.service, err = validate.New(flights, keys.prints, g.cache, ends, g.client, admission.NewGate(t.admission), validate.Config{
 		Flow: t.flow, Background: t.background, Address: t.address, LateTimeout: func() time.Duration { return deps.Settings.Current().LateTimeout },
 		Open:   func(sealed []byte) (string, error) { return keys.sealer.Open(sealed, suggestionContext) },
 		Keys:   g.answers,
@@ -207,8 +210,13 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	if err != nil {
 		return nil, err
 	}
-	g.loop, err = revalidate.New(g.store, g.service, g.cache, revalidate.Config{Upstream: g.upstream, Tuning: t.loop, Rand: deps.Rand,
+	g.loop, err = revalidate.New(ends, g.service, g.cache, revalidate.Config{Upstream: g.upstream, Tuning: t.loop, Rand: deps.Rand,
 		Log: deps.Log, Registerer: g.registry})
+	if err != nil {
+		return nil, err
+	}
+	g.sender, err = callback.New(g.store, callback.Config{Names: t.callbacks, Target: t.target, Data: g.told, Rand: deps.Rand, Log: deps.Log,
+		Registerer: g.registry})
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,8 @@ type late struct {
 	service atomic.Pointer[validate.Service]
 	gateway atomic.Pointer[Gateway]
 	flow    func(name string) (validate.Flow, bool)
+	// callback says whether there is one of this name.
+	callback func(name string) bool
 }
 
 // Validate implements what package api asks for.
@@ -74,3 +76,6 @@ func (l *late) HasFlow(name string) bool {
 	_, ok := l.flow(name)
 	return ok
 }
+
+// HasCallback implements what package api asks for.
+func (l *late) HasCallback(name string) bool { return l.callback(name) }

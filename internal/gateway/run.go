@@ -22,7 +22,7 @@ const (
 )
 
 // Run serves until ctx ends, then stops in order: not ready, the HTTP requests in work, the loop (what it holds is
-// finished or given back), the checks in flight, what is to be written behind, the stores. It returns nil after a clean stop.
+// finished or given back), the checks and callbacks in flight, what is to be written behind, the stores. It returns nil after a clean stop.
 func (g *Gateway) Run(ctx context.Context) error {
 	defer g.closeStores()
 	detached := context.WithoutCancel(ctx)
@@ -30,6 +30,8 @@ func (g *Gateway) Run(ctx context.Context) error {
 	behind := run(func() { _ = g.cache.Run(behindCtx) })
 	loopCtx, stopLoop := context.WithCancel(detached)
 	loop := run(func() { _ = g.loop.Run(loopCtx) })
+	sendCtx, stopSend := context.WithCancel(detached)
+	send := run(func() { _ = g.sender.Run(sendCtx) })
 	sideCtx, stopSide := context.WithCancel(detached)
 	side := run(func() { _ = g.settings.Run(sideCtx) }, func() { g.health.run(sideCtx) }, func() { g.followSettings(sideCtx) },
 		func() { g.watchRedis(sideCtx) }, func() { g.shareRate(sideCtx) }, func() { g.followErasures(sideCtx) },
@@ -52,7 +54,8 @@ func (g *Gateway) Run(ctx context.Context) error {
 		_ = g.server.Close()
 	}
 	stopLoop()
-	<-loop // its own writes have time-outs
+	<-loop     // its own writes have time-outs
+	stopSend() // what is on the wire has as long as the checks in flight
 	flights, cancelFlights := context.WithTimeout(grace, graceFlights)
 	defer cancelFlights()
 	if err := g.service.Close(flights); err != nil {
@@ -60,6 +63,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 		_ = g.service.Close(grace)
 	}
 	g.stopFlights()
+	<-send
 	stopBehind()
 	<-behind
 	stopSide()

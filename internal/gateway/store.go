@@ -45,6 +45,10 @@ type store interface {
 	Drop(ctx context.Context, id string) error
 	Hasten(ctx context.Context, limit int, spread time.Duration) (int, error)
 	PutVerdicts(ctx context.Context, batch []fallback.Stored) error
+	ClaimNotices(ctx context.Context, room map[string]int, lease time.Duration) ([]fallback.Notice, error)
+	EndNotice(ctx context.Context, n fallback.Notice, delivered bool, why string) error
+	DelayNotice(ctx context.Context, n fallback.Notice, in time.Duration, why string) error
+	OutboxStats(ctx context.Context) (fallback.OutboxStats, error)
 	Stats(ctx context.Context) (fallback.Stats, error)
 	Sweep(ctx context.Context, r fallback.Retention) (int, error)
 	Ping(ctx context.Context) error

@@ -275,7 +275,7 @@ func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow
 		if !s.fresh(k, start) {
 			s.renew(who, k.Verdict)
 		}
-		return s.watched(ctx, s.known(who, k, verdict.FromCache), watcher), nil
+		return s.watched(ctx, s.known(who, k, verdict.FromCache), watcher)
 	}
 	budget := flow.of(req)
 	if err := t.pause(budget); err != nil {
@@ -345,9 +345,9 @@ func (s *Service) answer(ctx context.Context, start time.Time, req Request, flow
 		}
 		a := s.known(who, k, source)
 		a.Backoff = out.Backoff
-		return s.watched(ctx, a, watcher), nil
+		return s.watched(ctx, a, watcher)
 	case stale != nil:
-		return s.watched(ctx, s.known(who, verdict.Cached{Verdict: stale}, verdict.FromCache), watcher), nil
+		return s.watched(ctx, s.known(who, verdict.Cached{Verdict: stale}, verdict.FromCache), watcher)
 	case t != nil:
 		return Answer{}, ErrTypingUnanswered
 	}

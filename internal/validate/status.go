@@ -196,21 +196,28 @@ func (w *waits) unwatch(id string, by fallback.Watcher) {
 }
 
 // watched makes sure that the store knows who got an answer on which flows may decide differently: a pending one, or an
-// unresolved one. If it can't, the answer stands, and a later status is decided by the default flow.
-func (s *Service) watched(ctx context.Context, a Answer, w fallback.Watcher) Answer {
+// unresolved one. If it can't, the answer stands, and a later status is decided by the default flow. But who is to be called
+// back is told "pending" only once that is durable; a final answer is not told again.
+func (s *Service) watched(ctx context.Context, a Answer, w fallback.Watcher) (Answer, error) {
 	if w == (fallback.Watcher{}) || a.Status != verdict.NeedsReview && a.Status != verdict.Unresolved {
-		return a
+		return a, nil
+	}
+	if a.Status != verdict.NeedsReview {
+		w.Callback = ""
 	}
 	if s.waits.watch(a.ID, w) {
-		return a
+		return a, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	if err := s.store.Watch(ctx, a.ID, w); err != nil {
 		s.waits.unwatch(a.ID, w)
+		if w.Callback != "" {
+			return Answer{}, &NotDurable{Err: err}
+		}
 		s.cfg.Log.WarnContext(ctx, "watcher was not written", "id", a.ID, "error", err)
 	}
-	return a
+	return a, nil
 }
 
 type wait struct {

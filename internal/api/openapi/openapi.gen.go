@@ -356,6 +356,20 @@ type Backfill struct {
 // `done`.
 type BackfillState string
 
+// CallbackMessage What a callback is told, signed as [Standard Webhooks](https://www.standardwebhooks.com).
+type CallbackMessage struct {
+	// Type What happened. `review.settled`: there is a final answer, which may be `unresolved`. `review.dead`: nobody works on the review
+	// until someone has looked at it; its answer is `unresolved` meanwhile. More may come.
+	Type string `json:"type"`
+
+	// Timestamp When it happened.
+	Timestamp time.Time `json:"timestamp"`
+
+	// Data What `GET /status/{id}` says at the time of the delivery, with the decision of the flow that asked. `email.normalized` is null
+	// once the address is erased, which it is when a review is settled.
+	Data Answer `json:"data"`
+}
+
 // Decision What the flow's policy makes of it. Act on this.
 type Decision string
 
@@ -589,8 +603,8 @@ type RevalidateRequest struct {
 	// ID The `id` of an earlier answer.
 	ID *string `json:"id,omitempty"`
 
-	// Callback The name of a configured callback, told once the answer is final. Callbacks can't be configured yet, so any
-	// name is answered 422 `unknown_callback`.
+	// Callback The name of a configured callback, told once the answer is final: see the webhook `reviewEnded`. An answer that is final
+	// at once is not told again. Typing checks are never told.
 	Callback *string `json:"callback,omitempty"`
 }
 
@@ -693,8 +707,8 @@ type ValidateForm struct {
 	// kept for seconds, as a keyed hash.
 	SessionID *string `json:"session_id,omitempty"`
 
-	// Callback The name of a configured callback, told once the answer is final. Callbacks can't be configured yet, so any
-	// name is answered 422 `unknown_callback`.
+	// Callback The name of a configured callback, told once the answer is final: see the webhook `reviewEnded`. An answer that is final
+	// at once is not told again. Typing checks are never told.
 	Callback *string `json:"callback,omitempty"`
 }
 
@@ -716,8 +730,8 @@ type ValidateRequest struct {
 	// kept for seconds, as a keyed hash.
 	SessionID *string `json:"session_id,omitempty"`
 
-	// Callback The name of a configured callback, told once the answer is final. Callbacks can't be configured yet, so any
-	// name is answered 422 `unknown_callback`.
+	// Callback The name of a configured callback, told once the answer is final: see the webhook `reviewEnded`. An answer that is final
+	// at once is not told again. Typing checks are never told.
 	Callback *string `json:"callback,omitempty"`
 }
 
@@ -938,6 +952,18 @@ type ValidateAddressParams struct {
 	Traceparent *Traceparent `json:"traceparent,omitempty"`
 }
 
+// ReviewEndedParams defines parameters for ReviewEnded.
+type ReviewEndedParams struct {
+	// WebhookID Names the message; the same at each delivery.
+	WebhookID string `json:"webhook-id"`
+
+	// WebhookTimestamp When this delivery was signed, in seconds since 1970.
+	WebhookTimestamp string `json:"webhook-timestamp"`
+
+	// WebhookSignature One signature for each key of the callback, separated by a space; each is `v1,` and base64 of HMAC-SHA256.
+	WebhookSignature string `json:"webhook-signature"`
+}
+
 // EraseAddressJSONRequestBody defines body for EraseAddress for application/json ContentType.
 type EraseAddressJSONRequestBody = EraseRequest
 
@@ -949,6 +975,9 @@ type ValidateAddressJSONRequestBody = ValidateRequest
 
 // ValidateAddressFormdataRequestBody defines body for ValidateAddress for application/x-www-form-urlencoded ContentType.
 type ValidateAddressFormdataRequestBody = ValidateForm
+
+// ReviewEndedJSONRequestBody defines body for ReviewEnded for application/json ContentType.
+type ReviewEndedJSONRequestBody = CallbackMessage
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
@@ -2147,4 +2176,111 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 
 	return r
+}
+
+// WebhookReceiverInterface represents handlers for receiving inbound
+// webhook requests. Each webhook becomes a Handle*Webhook
+// method that the implementation fills in. The caller mounts the per-
+// webhook http.Handler returned by {Op}WebhookHandler at
+// whatever URL path they advertise to senders.
+type WebhookReceiverInterface interface {
+	// A review ended
+	// HandleReviewEndedWebhook handles the POST webhook for reviewEnded.
+	HandleReviewEndedWebhook(w http.ResponseWriter, r *http.Request, params ReviewEndedParams)
+}
+
+// WebhookReceiverMiddlewareFunc wraps an http.Handler with cross-
+// cutting behavior (signature verification, logging, rate limiting, ...).
+type WebhookReceiverMiddlewareFunc func(http.Handler) http.Handler
+
+// ReviewEndedWebhookHandler returns the http.Handler for the reviewEnded webhook.
+// Mount this at the URL path advertised to webhook senders. errHandler
+// may be nil; if so, parameter-binding errors return 400 with the error
+// message. Middlewares are applied in the order provided -- the last
+// argument becomes the outermost wrapper.
+func ReviewEndedWebhookHandler(si WebhookReceiverInterface, errHandler func(w http.ResponseWriter, r *http.Request, err error), middlewares ...WebhookReceiverMiddlewareFunc) http.Handler {
+	if errHandler == nil {
+		errHandler = func(w http.ResponseWriter, r *http.Request, err error) {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+		}
+	}
+	var h http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var err error
+		_ = err
+
+		// Parameter object where we will unmarshal all parameters from the request.
+		var params ReviewEndedParams
+
+		// ------------- Required header parameter "webhook-id" -------------
+		if valueList, found := r.Header[http.CanonicalHeaderKey("webhook-id")]; found {
+			var WebhookID string
+			n := len(valueList)
+			if n != 1 {
+				errHandler(w, r, &TooManyValuesForParamError{ParamName: "webhook-id", Count: n})
+				return
+			}
+
+			err = runtime.BindStyledParameterWithOptions("simple", "webhook-id", valueList[0], &WebhookID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""})
+			if err != nil {
+				errHandler(w, r, &InvalidParamFormatError{ParamName: "webhook-id", Err: err})
+				return
+			}
+			params.WebhookID = WebhookID
+
+		} else {
+			err := fmt.Errorf("Header parameter webhook-id is required, but not found")
+			errHandler(w, r, &RequiredHeaderError{ParamName: "webhook-id", Err: err})
+			return
+		}
+
+		// ------------- Required header parameter "webhook-timestamp" -------------
+		if valueList, found := r.Header[http.CanonicalHeaderKey("webhook-timestamp")]; found {
+			var WebhookTimestamp string
+			n := len(valueList)
+			if n != 1 {
+				errHandler(w, r, &TooManyValuesForParamError{ParamName: "webhook-timestamp", Count: n})
+				return
+			}
+
+			err = runtime.BindStyledParameterWithOptions("simple", "webhook-timestamp", valueList[0], &WebhookTimestamp, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""})
+			if err != nil {
+				errHandler(w, r, &InvalidParamFormatError{ParamName: "webhook-timestamp", Err: err})
+				return
+			}
+			params.WebhookTimestamp = WebhookTimestamp
+
+		} else {
+			err := fmt.Errorf("Header parameter webhook-timestamp is required, but not found")
+			errHandler(w, r, &RequiredHeaderError{ParamName: "webhook-timestamp", Err: err})
+			return
+		}
+
+		// ------------- Required header parameter "webhook-signature" -------------
+		if valueList, found := r.Header[http.CanonicalHeaderKey("webhook-signature")]; found {
+			var WebhookSignature string
+			n := len(valueList)
+			if n != 1 {
+				errHandler(w, r, &TooManyValuesForParamError{ParamName: "webhook-signature", Count: n})
+				return
+			}
+
+			err = runtime.BindStyledParameterWithOptions("simple", "webhook-signature", valueList[0], &WebhookSignature, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""})
+			if err != nil {
+				errHandler(w, r, &InvalidParamFormatError{ParamName: "webhook-signature", Err: err})
+				return
+			}
+			params.WebhookSignature = WebhookSignature
+
+		} else {
+			err := fmt.Errorf("Header parameter webhook-signature is required, but not found")
+			errHandler(w, r, &RequiredHeaderError{ParamName: "webhook-signature", Err: err})
+			return
+		}
+
+		si.HandleReviewEndedWebhook(w, r, params)
+	})
+	for _, mw := range middlewares {
+		h = mw(h)
+	}
+	return h
 }
