@@ -52,7 +52,8 @@ var claimed = TTL{30 * 24 * time.Hour, 30 * 24 * time.Hour}
 // localMarker bounds a marker's life in the process: another replica may have settled the review since.
 const localMarker = 2 * time.Second
 
-// localVerdict bounds a verdict's life in the process when there is a Redis behind it.
+// localVerdict is how long the process answers with a verdict by itself when there is a Redis behind it, where another
+// replica may have put a newer one. It is kept for longer, for when nobody else can be asked: see Held.
 const localVerdict = time.Minute
 
 // durable is what keeps verdicts for good.
@@ -130,11 +131,8 @@ func New(store durable, cfg Config) (*Cache, error) {
 
 func (c *Cache) localLife(p packed) time.Duration {
 	d := p.life(time.Now())
-	switch {
-	case p.more != nil && p.more.marker != nil:
+	if p.more != nil && p.more.marker != nil {
 		return min(d, localMarker)
-	case c.redis != nil:
-		return min(d, localVerdict)
 	}
 	return d
 }
@@ -142,7 +140,7 @@ func (c *Cache) localLife(p packed) time.Duration {
 // Local looks in the process only: no I/O, no wait.
 func (c *Cache) Local(fp normalize.Fingerprint) (verdict.Cached, bool) {
 	p, ok := c.local.GetIfPresent(fp)
-	ok = ok && p.life(time.Now()) > 0
+	ok = ok && c.answers(p, time.Now())
 	c.metrics.lookedLocal(ok)
 	if !ok {
 		return verdict.Cached{}, false
@@ -150,10 +148,25 @@ func (c *Cache) Local(fp normalize.Fingerprint) (verdict.Cached, bool) {
 	return p.unpack(), true
 }
 
-// Shared looks in Redis, when there is one, and keeps what it finds in the process.
-func (c *Cache) Shared(ctx context.Context, fp normalize.Fingerprint) (verdict.Cached, bool) {
-	if c.redis == nil {
+// answers says whether an entry of the process is an answer by itself.
+func (c *Cache) answers(p packed, now time.Time) bool {
+	return p.life(now) > 0 && (c.redis == nil || now.UnixNano()-p.kept < int64(localVerdict))
+}
+
+// Held is Local for when neither Redis nor the store can be asked: what the process was told a while ago is better than to
+// pay for it again.
+func (c *Cache) Held(fp normalize.Fingerprint) (verdict.Cached, bool) {
+	p, ok := c.local.GetIfPresent(fp)
+	if !ok || p.life(time.Now()) <= 0 {
 		return verdict.Cached{}, false
+	}
+	return p.unpack(), true
+}
+
+// Shared looks in Redis, when there is one, and keeps what it finds in the process. An error says that Redis did not answer.
+func (c *Cache) Shared(ctx context.Context, fp normalize.Fingerprint) (verdict.Cached, bool, error) {
+	if c.redis == nil {
+		return verdict.Cached{}, false, nil
 	}
 	e, ok, err := c.redis.get(ctx, fp)
 	ok = ok && e.Life(time.Now()) > 0
@@ -161,7 +174,7 @@ func (c *Cache) Shared(ctx context.Context, fp normalize.Fingerprint) (verdict.C
 	if ok {
 		c.keep(fp, e, func() { c.local.Set(fp, pack(e)) })
 	}
-	return e, ok
+	return e, ok, err
 }
 
 // Adopt reads a value as Redis holds it, which somebody else got from there, and keeps it in the process. It is false for
@@ -234,7 +247,8 @@ func (c *Cache) Mark(fp normalize.Fingerprint, m verdict.Marker) {
 	e := verdict.Cached{Marker: &m}
 	c.keep(fp, e, func() {
 		c.local.Compute(fp, func(old packed, there bool) (packed, otter.ComputeOp) {
-			if k := old.unpack(); there && k.Verdict != nil && k.Fresh(time.Now()) {
+			now := time.Now()
+			if k := old.unpack(); there && k.Verdict != nil && k.Fresh(now) && c.answers(old, now) {
 				return old, otter.CancelOp
 			}
 			return pack(e), otter.WriteOp

@@ -125,6 +125,18 @@ func TestLocalLifeBeforeRedis(t *testing.T) {
 		if _, ok := r.Local(fp(1)); ok {
 			t.Error("there after a minute")
 		}
+		if k, ok := r.Held(fp(1)); !ok || k.Verdict == nil || k.Verdict.ID != "a" {
+			t.Error("not held for when nobody else can be asked")
+		}
+		r.Mark(fp(1), verdict.Marker{ID: "m"})
+		if k, ok := r.Local(fp(1)); !ok || k.Marker == nil {
+			t.Error("a verdict that is no answer any more stands in a marker's way")
+		}
+		r.Put(fp(1), valid("b"))
+		time.Sleep(34 * 24 * time.Hour) // its hard end, with the jitter
+		if _, ok := r.Held(fp(1)); ok {
+			t.Error("held after its hard end")
+		}
 		r.Close()
 	})
 }
@@ -252,7 +264,7 @@ func TestLookupsAreCounted(t *testing.T) {
 		r.Put(fp(1), valid("a"))
 		r.Local(fp(1))
 		r.Local(fp(1))
-		if _, ok := r.Shared(t.Context(), fp(1)); ok {
+		if _, ok, _ := r.Shared(t.Context(), fp(1)); ok {
 			t.Error("Shared found something without a Redis")
 		}
 		// Labels are sorted: result, tier.

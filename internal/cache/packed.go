@@ -16,6 +16,7 @@ import (
 type packed struct {
 	id                         [16]byte
 	checked, began, soft, hard int64 // Unix time in ns, or never
+	kept                       int64 // when it was put into the process
 	words                      unique.Handle[words]
 	more                       *more
 }
@@ -43,7 +44,7 @@ type more struct {
 
 // Weights of an entry, about: bytes of the node in otter with its place in the table, and of more.
 const (
-	baseWeight = 176
+	baseWeight = 184
 	moreWeight = 96
 )
 
@@ -51,9 +52,10 @@ const (
 const never = math.MinInt64
 
 func pack(k verdict.Cached) packed {
+	kept := time.Now().UnixNano()
 	if k.Marker != nil {
 		m := *k.Marker
-		return packed{more: &more{marker: &m}}
+		return packed{kept: kept, more: &more{marker: &m}}
 	}
 	v := k.Verdict
 	w := words{status: v.Status, reason: v.Reason, count: len(v.Reasons), flags: v.Flags, attempts: v.Attempts, provider: v.Provider,
@@ -72,7 +74,7 @@ func pack(k verdict.Cached) packed {
 		}
 		w.reasons = strings.Join(all, ",")
 	}
-	p := packed{checked: nanos(v.CheckedAt), began: nanos(v.Began()), soft: nanos(v.SoftUntil), hard: nanos(v.HardUntil), words: unique.Make(w)}
+	p := packed{kept: kept, checked: nanos(v.CheckedAt), began: nanos(v.Began()), soft: nanos(v.SoftUntil), hard: nanos(v.HardUntil), words: unique.Make(w)}
 	id, ok := packID(v.ID)
 	if p.id = id; !ok || v.Suggestion.Domain != "" || len(v.Suggestion.Sealed) > 0 {
 		p.more = &more{suggestion: v.Suggestion}

@@ -142,7 +142,7 @@ func TestRedisUnknownValues(t *testing.T) {
 		if e, ok := mustGet(t, r, fp(n)); ok {
 			t.Errorf("%s: found %+v", name, e)
 		}
-		if e, ok := rig.Shared(t.Context(), fp(n)); ok {
+		if e, ok, _ := rig.Shared(t.Context(), fp(n)); ok {
 			t.Errorf("%s: served %+v", name, e)
 		}
 	}
@@ -151,7 +151,7 @@ func TestRedisUnknownValues(t *testing.T) {
 	if err := bare.Set(t.Context(), prefix+"ev1:k1:"+fp(0).String(), past, time.Minute).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := rig.Shared(t.Context(), fp(0)); ok {
+	if _, ok, _ := rig.Shared(t.Context(), fp(0)); ok {
 		t.Error("a verdict past its hard end is served")
 	}
 }
@@ -213,7 +213,7 @@ func TestReplicasShare(t *testing.T) {
 		t.Helper()
 		patient(t, rb, func() error {
 			var ok bool
-			if k, ok = b.Shared(t.Context(), fp(n)); !ok {
+			if k, ok, _ = b.Shared(t.Context(), fp(n)); !ok {
 				if a.metric("cache_redis_writes_total", "error") > 0 {
 					ra.conn.Wake()
 					share()
@@ -283,7 +283,7 @@ func TestHungRedis(t *testing.T) {
 			break
 		}
 	}
-	if _, ok := rig.Shared(t.Context(), fp(1)); ok || rig.metric("cache_requests_total", "error", levelRedis) != 1 {
+	if _, ok, _ := rig.Shared(t.Context(), fp(1)); ok || rig.metric("cache_requests_total", "error", levelRedis) != 1 {
 		t.Error("a fault must count as an error and answer as a miss")
 	}
 	if err := r.put(t.Context(), []sharedEntry{{fp: fp(2), e: verdict.Cached{Marker: &verdict.Marker{ID: "b", Until: time.Now().Add(time.Minute)}}}}); !errors.Is(err, redisconn.ErrResting) {

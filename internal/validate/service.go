@@ -55,7 +55,8 @@ const maxFlights = 10_000
 
 type cacher interface {
 	Local(fp normalize.Fingerprint) (verdict.Cached, bool)
-	Shared(ctx context.Context, fp normalize.Fingerprint) (verdict.Cached, bool)
+	Shared(ctx context.Context, fp normalize.Fingerprint) (verdict.Cached, bool, error)
+	Held(fp normalize.Fingerprint) (verdict.Cached, bool)
 	Put(fp normalize.Fingerprint, v verdict.Verdict) verdict.Verdict
 	Fill(fp normalize.Fingerprint, v verdict.Verdict)
 	FillStale(fp normalize.Fingerprint, v verdict.Verdict)
@@ -545,7 +546,8 @@ func (s *Service) look(ctx context.Context, c *check, by seeker) bool {
 	if k, ok := s.cache.Local(c.fp); ok && take(k) {
 		return true
 	}
-	if k, ok := s.cache.Shared(ctx, c.fp); ok && take(k) {
+	k, ok, silent := s.cache.Shared(ctx, c.fp)
+	if ok && take(k) {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
@@ -553,9 +555,14 @@ func (s *Service) look(ctx context.Context, c *check, by seeker) bool {
 	found, row, err := s.stored(ctx, c.fp, c.addr)
 	if err != nil {
 		s.metrics.lookupErrors.Inc() // answers go on without; the store's own metrics and log say more
+		if silent != nil {
+			if k, ok := s.cache.Held(c.fp); ok && take(k) {
+				return true
+			}
+		}
 		return false
 	}
-	k := verdict.Cached{Verdict: found.Verdict}
+	k = verdict.Cached{Verdict: found.Verdict}
 	if s.fresh(k, now) {
 		s.fill(c, *k.Verdict, row)
 		return take(k)

@@ -32,6 +32,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // setup is a service with real parts in a bubble: SQLite, the client, the simulated upstream. Time is exact.
 type setup struct {
+	redis   *cache.Redis // nil: none; begin takes it
 	t       *testing.T
 	sim     *simulator.Simulator
 	store   *fallback.SQLite
