@@ -25,6 +25,8 @@ type lines struct {
 
 func newLines(w io.Writer) *lines {
 	l := &lines{w: w}
+	l.mu.Lock() // it may end before it is there
+	defer l.mu.Unlock()
 	l.timer = time.AfterFunc(gatherFor, l.Flush)
 	return l
 }

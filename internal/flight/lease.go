@@ -215,7 +215,7 @@ func (l *Lease) giveBack(ctx context.Context, e ending) {
 }
 
 func (l *Lease) run(ctx context.Context, s *redis.Script, args ...any) (done bool, err error) {
-	err = l.leases.conn.Call(ctx, keepLimit, func(ctx context.Context, c redis.UniversalClient) (err error) {
+	err = l.leases.conn.Call(ctx, max(keepLimit, l.leases.conn.LookUp()), func(ctx context.Context, c redis.UniversalClient) (err error) {
 		done, err = s.Run(ctx, c, []string{l.key}, args...).Bool()
 		return err
 	})
