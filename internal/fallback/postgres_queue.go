@@ -266,7 +266,7 @@ func (s *Postgres) SettleBatch(ctx context.Context, batch []Settlement) (lost []
 			hard[i] = &v.HardUntil
 		}
 	}
-	done, err := s.work.endAndTell(ctx, tellByID, ids, settle, ids, tokens, bodies, trails, verdictIDs, statuses, reasons, checked, hard)
+	done, err := s.work.endAndTell(ctx, ids, settle, ids, tokens, bodies, trails, verdictIDs, statuses, reasons, checked, hard)
 	if err != nil {
 		return nil, fmt.Errorf("settle: %w", err)
 	}
@@ -322,16 +322,26 @@ func (s *Postgres) SettleOpen(
 	if !v.HardUntil.IsZero() {
 		hard = &v.HardUntil
 	}
-	ids, err := s.work.endAndTell(ctx, tellByAddress, fp[:], settleOpen,
-		fp[:], body, more, v.ID, string(v.Status), string(v.Reason), v.CheckedAt, hard, v.Began())
+	conn, err := s.work.acquire(ctx)
+	if err != nil {
+		return "", false, fmt.Errorf("settle open: %w", err)
+	}
+	defer conn.Release()
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, settleOpen, fp[:], body, more, v.ID, string(v.Status), string(v.Reason), v.CheckedAt, hard, v.Began()).Scan(&id)
+		if err == nil {
+			_, err = tx.Exec(ctx, tellEnds, []string{id})
+		}
+		return err
+	})
 	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return "", false, nil
 	case err != nil:
 		return "", false, fmt.Errorf("settle open: %w", err)
-	case len(ids) == 0:
-		return "", false, nil
 	}
 	s.open.Add(-1)
-	return ids[0], true, nil
+	return id, true, nil
 }
 
 const postpone = `
@@ -447,7 +457,7 @@ func (s *Postgres) Kill(ctx context.Context, c Claim, reason verdict.Reason) (er
 	if c.Token == 0 {
 		return ErrLeaseLost
 	}
-	done, err := s.work.endAndTell(ctx, tellByID, []string{c.ReviewID}, kill, c.ReviewID, c.Token, string(reason))
+	done, err := s.work.endAndTell(ctx, []string{c.ReviewID}, kill, c.ReviewID, c.Token, string(reason))
 	if err == nil {
 		s.open.Add(-int64(len(done)))
 	}

@@ -1,3 +1,6 @@
+-- +goose NO TRANSACTION
+-- An index is built while replicas go on writing, which no transaction can do. Each step may be run again.
+
 -- +goose Up
 
 -- What callbacks have still to be told, written in the transaction that ends a review. Delivered messages are deleted;
@@ -22,5 +25,11 @@ CREATE INDEX IF NOT EXISTS outbox_due ON outbox (callback, due_at) WHERE given_u
 CREATE INDEX IF NOT EXISTS outbox_ended_at ON outbox ((coalesce(given_up_at, recorded_at)));
 CREATE INDEX IF NOT EXISTS outbox_review ON outbox (review_id); -- for the cascade
 
+-- Most who wait want no callback: finding that out is to cost the end of a review next to nothing. A half-built one is
+-- left by a run that was cut off.
+DROP INDEX CONCURRENTLY IF EXISTS review_watchers_callback;
+CREATE INDEX CONCURRENTLY review_watchers_callback ON review_watchers (review_id) WHERE callback <> '';
+
 -- +goose Down
+DROP INDEX IF EXISTS review_watchers_callback;
 DROP TABLE IF EXISTS outbox;
