@@ -19,7 +19,8 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		deliveries: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "validator_gw", Name: "callback_deliveries_total",
-			Help: "Deliveries to callbacks by what became of them."}, []string{"result"}),
+			Help: "Deliveries to callbacks by what became of them: failed is tried again, given_up was tried for a day, gone is a message that the target " +
+				"refused for good or whose review is not kept any more, unwanted an event that the callback is not told."}, []string{"result"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "validator_gw", Name: "callback_duration_seconds",
 			Help: "Time of one delivery that was answered.", Buckets: []float64{.25, 1, 5}}),
 		age: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "validator_gw", Name: "callback_age_seconds",
