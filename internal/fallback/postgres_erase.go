@@ -13,8 +13,16 @@ import (
 // Lock order: the row of erasures, then what every other statement locks in its own order (reviews by id, review_queue;
 // verdicts by id). So two that erase one address come one after the other.
 
-// lockErased waits for whoever is about to end the review, so that the next statement sees what that wrote.
-const lockErased = `SELECT FROM reviews WHERE fingerprint = ANY ($1::bytea[]) AND state = 'open' ORDER BY id FOR UPDATE`
+// reviewsOf finds open and ended reviews by an index each.
+const reviewsOf = `
+    SELECT id FROM reviews WHERE fingerprint = ANY ($1::bytea[]) AND state = 'open'
+    UNION ALL
+    SELECT id FROM reviews WHERE fingerprint = ANY ($1::bytea[]) AND state <> 'open'`
+
+// lockErased waits for whoever is about to end the review, so that the next statement sees what that wrote. It locks the
+// ended ones, too, for the sake of the order: a Record that waited for a review which ended meanwhile holds that one still,
+// and wants the one that was opened after it.
+const lockErased = `SELECT FROM reviews WHERE id = ANY (ARRAY(` + reviewsOf + `)) ORDER BY id FOR UPDATE`
 
 const leaveErasure = `
 INSERT INTO erasures AS e (fingerprint, up_to, forget_at)
@@ -22,12 +30,8 @@ SELECT fingerprint, $2::uuid, now() + $3::interval FROM unnest($1::bytea[]) AS i
 ON CONFLICT (fingerprint) DO UPDATE
    SET up_to = greatest(e.up_to, excluded.up_to), forget_at = excluded.forget_at`
 
-// eraseAddress finds open and ended reviews by an index each.
 const eraseAddress = `
-WITH found AS (
-    SELECT id FROM reviews WHERE fingerprint = ANY ($1::bytea[]) AND state = 'open'
-    UNION ALL
-    SELECT id FROM reviews WHERE fingerprint = ANY ($1::bytea[]) AND state <> 'open'
+WITH found AS (` + reviewsOf + `
 ), locked AS MATERIALIZED (
     SELECT id FROM reviews WHERE id = ANY (ARRAY(SELECT id FROM found)) ORDER BY id FOR UPDATE
 ), queue AS (

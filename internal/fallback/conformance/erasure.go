@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"validator-gw/internal/fallback"
 	"validator-gw/internal/normalize"
 	"validator-gw/internal/verdict"
@@ -218,13 +216,6 @@ func eraseRefuses(t *testing.T, b Bed) {
 	}
 }
 
-// waitedTooLong says that Postgres gave a statement up that waited for another's lock, or took too long: the caller is told
-// that the store could not do it, and nothing was written.
-func waitedTooLong(err error) bool {
-	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (pg.Code == "55P03" || pg.Code == "57014")
-}
-
 // eraseBeside erases while workers record, settle and write verdicts. At the end, after a last erasure, nothing is left.
 func eraseBeside(t *testing.T, b Bed) {
 	const workers, steps = 6, 40
@@ -235,7 +226,7 @@ func eraseBeside(t *testing.T, b Bed) {
 			ctx := t.Context()
 			rnd := rand.New(rand.NewPCG(2, uint64(w)))
 			check := func(what string, err error) {
-				if err != nil && !errors.Is(err, fallback.ErrLeaseLost) && !errors.Is(err, fallback.ErrErased) && !waitedTooLong(err) {
+				if err != nil && !errors.Is(err, fallback.ErrLeaseLost) && !errors.Is(err, fallback.ErrErased) {
 					t.Errorf("%s = %v, want no error, a lost lease or an erased address", what, err)
 				}
 			}
