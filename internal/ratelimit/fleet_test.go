@@ -317,12 +317,13 @@ func outage(t *testing.T, hangs bool, down, up func(*testenv.Server)) *crowd {
 	errs := func(r *replica) float64 {
 		return count(t, r.metrics.takes[interactive][fromRedis][resultError]) + count(t, r.metrics.takes[background][fromRedis][resultError])
 	}
+	down(server)
+	gone := c.now()
+	// Counted from here on: until Redis was really gone, its answers, late ones too, began the count of failures anew.
 	var before []float64
 	for _, r := range all {
 		before = append(before, errs(r))
 	}
-	down(server)
-	gone := c.now()
 	eventually(t, "each is on a share of its own, and it gives something", func() bool {
 		for i := range all {
 			if c.count(gone, c.now(), func(g grant) bool { return g.own && g.replica == i }) < 5 {
