@@ -24,6 +24,8 @@ type Erased struct {
 	Reviews, Verdicts int64
 	// Answers are those kept under an Idempotency-Key, and the keys that were held by a request in work.
 	Answers int64
+	// Backfill are the rows of lists that the address was in. Their line stays, without it.
+	Backfill int64
 }
 
 // forgetAfter is how long an erasure is remembered, as a fingerprint and an id, so that what began before it can't

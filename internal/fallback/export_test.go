@@ -13,7 +13,7 @@ import (
 // Timeouts returns the limits of a connection of each pool, by the pool and the name of the limit.
 func (s *Postgres) Timeouts(t *testing.T) map[string]string {
 	out := map[string]string{}
-	for name, b := range map[string]bulkhead{"record": s.record, "work": s.work, "admin": s.admin} {
+	for name, b := range map[string]bulkhead{"record": s.record, "work": s.work, "admin": s.admin, "bulk": s.bulk} {
 		for _, limit := range []string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"} {
 			var v string
 			if err := b.queryRow(t.Context(), []any{&v}, `SHOW `+limit); err != nil {

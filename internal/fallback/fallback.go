@@ -84,7 +84,7 @@ type Entry struct {
 	// however many wait for it.
 	Counted  bool
 	Priority Priority
-	Watcher  Watcher
+	Watcher  Watcher // the zero Watcher is nobody
 	// Trail is appended to the review's, of which the newest MaxTrail are kept.
 	Trail []verdict.Attempt
 }

@@ -12,6 +12,8 @@ var operations = []string{
 	"record", "lookup", "review", "verdict", "watch", "watchers", "claim", "heartbeat", "give_back", "settle", "settle_open",
 	"postpone", "kill", "hasten", "put_verdicts", "stats", "sweep", "ping", "reserve_key", "read_key", "keep_answer", "free_key",
 	"erase", "erasures",
+	"backfill_open", "backfill_load", "backfill_claim", "backfill_renew", "backfill_merge", "backfill_portion", "backfill_news",
+	"backfill_step", "backfill_withdraw", "backfill_end", "backfill", "backfills", "backfill_results", "stale",
 }
 
 // metrics of one store.
@@ -65,7 +67,8 @@ func (m *metrics) observe(operation string, start time.Time, err *error) {
 	if *err == nil {
 		return
 	}
-	for _, answer := range []error{ErrLeaseLost, ErrUnknownID, ErrQueueFull, ErrErased, ErrNotDead, ErrReplaced} {
+	for _, answer := range []error{ErrLeaseLost, ErrUnknownID, ErrQueueFull, ErrErased, ErrNotDead, ErrReplaced, ErrBackfillBusy,
+		ErrBackfillTerms, ErrBackfillState} {
 		if errors.Is(*err, answer) {
 			return
 		}

@@ -27,7 +27,7 @@ type PostgresConfig struct {
 	// Sealer encrypts addresses at rest.
 	Sealer *secret.Sealer
 	// RecordConns is the number of connections for what a request waits for, 8 to 16; 16 when zero. Another 4
-	// serve the loop and 2 statistics and clean-up, so that none of them can take the others' connections.
+	// serve the loop, 2 statistics and clean-up, and 3 backfills, so that none of them can take the others' connections.
 	RecordConns int32
 	// AcquireTimeout is how long a request waits for a connection; 50 ms when zero. With every connection stuck,
 	// its 120 ms for the row are better spent on saying so.
@@ -52,10 +52,11 @@ const (
 // deadline.
 const pingTimeout = 100 * time.Millisecond
 
-// Connections of the other two pools.
+// Connections of the other pools.
 const (
 	workConns  = 4
 	adminConns = 2
+	bulkConns  = 3
 )
 
 // openRefresh is how often the number of open reviews is counted, and openRefreshFull how often once it is near
@@ -69,10 +70,10 @@ const (
 // longer than their context and, for a connection, AcquireTimeout on the path of a request. Errors that are not listed at
 // a method mean that the server could not do it; none holds an address.
 type Postgres struct {
-	record, work, admin bulkhead
-	sealer              *secret.Sealer
-	metrics             *metrics
-	recordings          recordings
+	record, work, admin, bulk bulkhead
+	sealer                    *secret.Sealer
+	metrics                   *metrics
+	recordings                recordings
 
 	open      atomic.Int64 // estimate of the open reviews
 	maxOpen   atomic.Int64
@@ -214,6 +215,11 @@ func (s *Postgres) connect(ctx context.Context, c PostgresConfig) (err error) {
 	}
 	work := limits{conns: workConns, lock: 3 * time.Second, statement: 10 * time.Second, transaction: 15 * time.Second, probesOnly: true}
 	if s.work, err = openPool(ctx, c.URL, workAcquire, work); err != nil {
+		return err
+	}
+	// A chunk of a list takes a tenth of a second, on a busy server a few; a statement of a sweep no more.
+	bulk := limits{conns: bulkConns, lock: 5 * time.Second, statement: 30 * time.Second, transaction: 60 * time.Second, probesOnly: true}
+	if s.bulk, err = openPool(ctx, c.URL, adminAcquire, bulk); err != nil {
 		return err
 	}
 	record := limits{
@@ -420,7 +426,7 @@ func (s *Postgres) Close() {
 	s.tasks.Wait()
 	closed := make(chan struct{})
 	var pools sync.WaitGroup
-	for _, b := range []bulkhead{s.record, s.work, s.admin} {
+	for _, b := range []bulkhead{s.record, s.work, s.admin, s.bulk} {
 		if b.pool != nil {
 			pools.Go(b.pool.Close)
 		}

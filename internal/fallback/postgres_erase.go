@@ -10,7 +10,7 @@ import (
 	"validator-gw/internal/normalize"
 )
 
-// Lock order: the row of erasures, then what every other statement locks in its own order (reviews by id, review_queue;
+// Lock order: the row of erasures, those of backfills, then what every other statement locks in its own order (reviews by id, review_queue;
 // verdicts by id). So two that erase one address come one after the other.
 
 // reviewsOf finds open and ended reviews by an index each.
@@ -68,8 +68,11 @@ func (s *Postgres) Erase(ctx context.Context, e Erasure) (_ Erased, err error) {
 	defer conn.Release()
 	var open int64
 	var out Erased
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
 		if _, err := tx.Exec(ctx, leaveErasure, fps, e.UpTo, forgetAfter); err != nil {
+			return err
+		}
+		if out.Backfill, err = eraseBackfills(ctx, tx, fps); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, lockErased, fps); err != nil {

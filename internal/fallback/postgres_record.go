@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -67,6 +68,7 @@ WITH i AS MATERIALIZED (
 ), w AS (
     INSERT INTO review_watchers (review_id, client, flow, callback)
     SELECT r.id, i.client, i.flow, i.callback FROM r JOIN i ON i.fingerprint = r.fingerprint
+     WHERE (i.client, i.flow, i.callback) <> ('', '', '')
     ON CONFLICT DO NOTHING
 )
 SELECT r.id::text, r.fingerprint, r.reason, r.cause, r.trail::text, r.recorded_at, r.updated_at, r.fresh, q.due_at
@@ -324,9 +326,14 @@ func (s *Postgres) recordOnce(
 	return reviews[0], nil
 }
 
+// statements is a connection, or a transaction on one.
+type statements interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
 // recordOn runs the upsert for entries that can share it; see take. The reviews are in the order of the entries; one
 // without an id was not written, since its address was erased.
-func (s *Postgres) recordOn(ctx context.Context, conn *pgxpool.Conn, entries []Entry, again bool) ([]Review, error) {
+func (s *Postgres) recordOn(ctx context.Context, conn statements, entries []Entry, again bool) ([]Review, error) {
 	n := len(entries)
 	if n == 0 {
 		return nil, nil

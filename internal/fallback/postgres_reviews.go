@@ -296,5 +296,9 @@ func (s *Postgres) Sweep(ctx context.Context, keep Retention) (deleted int, err 
 			}
 		}
 	}
+	n, err := s.sweepBackfills(ctx)
+	if deleted += int(n); err != nil {
+		return deleted, fmt.Errorf("sweep: %w", err)
+	}
 	return deleted, nil
 }

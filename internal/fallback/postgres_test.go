@@ -66,7 +66,9 @@ func TestPostgresConformance(t *testing.T) {
 					"UPDATE verdicts SET checked_at = checked_at - "+by+", hard_until = hard_until - "+by,
 					"UPDATE idempotent_answers SET until = until - "+by,
 					"UPDATE erasures SET forget_at = forget_at - "+by,
-					"UPDATE outbox SET recorded_at = recorded_at - "+by+", due_at = due_at - "+by+", given_up_at = given_up_at - "+by)
+					"UPDATE outbox SET recorded_at = recorded_at - "+by+", due_at = due_at - "+by+", given_up_at = given_up_at - "+by,
+					"UPDATE backfills SET lease_until = lease_until - "+by+", updated_at = updated_at - "+by+", keep_until = keep_until - "+by,
+					"UPDATE backfill_items SET look_at = look_at - "+by)
 			},
 			Refuse: func(t *testing.T, table string) {
 				exec(t, url, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''refused''; END'`,

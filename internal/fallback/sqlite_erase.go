@@ -46,6 +46,11 @@ DELETE FROM review_queue WHERE review_id = (SELECT id FROM reviews WHERE fingerp
 	if _, err := tx.ExecContext(ctx, leave, fp[:], upTo, micros(time.Now().Add(forgetAfter))); err != nil {
 		return err
 	}
+	lines, err := eraseBackfillsOf(ctx, tx, fp)
+	if err != nil {
+		return err
+	}
+	out.Backfill += lines
 	var outstanding int64
 	for _, step := range []struct {
 		query string

@@ -52,9 +52,10 @@ func (s *SQLite) record(ctx context.Context, tx *tx, e Entry) (Review, error) {
 	if err != nil {
 		return Review{}, err
 	}
-	const watch = `INSERT INTO review_watchers (review_id, client, flow, callback) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING`
-	if _, err := tx.ExecContext(ctx, watch, r.ID, e.Watcher.Client, e.Watcher.Flow, e.Watcher.Callback); err != nil {
-		return Review{}, err
+	if e.Watcher != (Watcher{}) {
+		if err := watch(ctx, tx, r.ID, e.Watcher); err != nil {
+			return Review{}, err
+		}
 	}
 	return s.openReview(ctx, tx, e.Fingerprint)
 }
@@ -363,6 +364,10 @@ DELETE FROM outbox WHERE id IN (
 				break
 			}
 		}
+	}
+	n, err := s.sweepBackfills(ctx)
+	if deleted += int(n); err != nil {
+		return deleted, fmt.Errorf("sweep: %w", err)
 	}
 	return deleted, nil
 }

@@ -56,6 +56,8 @@ type Store interface {
 	DelayNotice(ctx context.Context, n fallback.Notice, in time.Duration, why string) error
 	OutboxStats(ctx context.Context) (fallback.OutboxStats, error)
 
+	backfillStore
+
 	Stats(ctx context.Context) (fallback.Stats, error)
 	Sweep(ctx context.Context, keep fallback.Retention) (deleted int, err error)
 	SetMaxOpen(n int64)
@@ -100,7 +102,7 @@ func Sealer(seeds ...byte) *secret.Sealer {
 // Run runs the suite. setup makes a Bed, opened under Sealer(0), and calls story with it, in a bubble if the store
 // can live in one.
 func Run(t *testing.T, setup func(t *testing.T, story func(t *testing.T, b Bed))) {
-	for _, c := range slices.Concat(stories, queueStories, eventStories, keyStories, erasureStories, outboxStories) {
+	for _, c := range slices.Concat(stories, queueStories, eventStories, keyStories, erasureStories, outboxStories, backfillStories) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			setup(t, c.story)
