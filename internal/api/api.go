@@ -119,6 +119,9 @@ type Config struct {
 	Settings func() Settings
 	// Log takes one line a request; nil discards.
 	Log *slog.Logger
+	// RoutineLines bounds the lines of routine requests in a second, read at each; 0 is no bound, as is nil. A request that
+	// asked the upstream, left a review or that somebody has to look into is not routine. Safe for concurrent use.
+	RoutineLines func() int
 	// Registerer takes the metrics; nil registers them nowhere.
 	Registerer prometheus.Registerer
 	// MaxBody is the most bytes of a request's body; 16 KiB when zero.
@@ -144,6 +147,7 @@ type API struct {
 	config    Config
 	keys      []hashedKey
 	metrics   *metrics
+	flood     flood
 	routes    []*route
 	handler   http.Handler
 
@@ -186,6 +190,9 @@ func New(v validator, h health, c Config) (*API, error) {
 	c.RetryAfterStore = cmp.Or(c.RetryAfterStore, 3*time.Second)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.RoutineLines == nil {
+		c.RoutineLines = func() int { return 0 }
 	}
 	if c.Settings == nil {
 		c.Settings = func() Settings { return Settings{} }

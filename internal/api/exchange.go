@@ -183,7 +183,7 @@ func (a *API) recovered(x *exchange, r *http.Request, v any) func() {
 	return func() { panic(http.ErrAbortHandler) }
 }
 
-// log writes the one line of a request. Probes are routine, so they are logged for debugging only while all is well.
+// log writes the one line of a request. Probes are logged for debugging only while all is well.
 func (a *API) log(x *exchange, r *http.Request, took time.Duration) {
 	level := slog.LevelInfo
 	switch {
@@ -196,7 +196,8 @@ func (a *API) log(x *exchange, r *http.Request, took time.Duration) {
 	}
 	ctx := r.Context()
 	handler := a.config.Log.Handler()
-	if !handler.Enabled(ctx, level) {
+	ended := x.start.Add(took)
+	if !handler.Enabled(ctx, level) || !a.admit(ctx, x, level, ended) {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 20)
@@ -228,7 +229,7 @@ func (a *API) log(x *exchange, r *http.Request, took time.Duration) {
 			slog.Int64("backoff_ms", n.Backoff.Milliseconds()))
 	}
 	// Not by the logger, which would look for the line of code that logs: there is this one only.
-	line := slog.NewRecord(x.start.Add(took), level, "request", 0)
+	line := slog.NewRecord(ended, level, "request", 0)
 	line.AddAttrs(attrs...)
 	_ = handler.Handle(ctx, line) // as the logger does: there is nowhere else to say so
 }

@@ -21,6 +21,7 @@ type metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	inFlight *prometheus.GaugeVec
+	unlogged prometheus.Counter
 }
 
 // newMetrics registers the metrics and sets each that a route can bring to zero, so that a rate is right from the first
@@ -40,9 +41,13 @@ func newMetrics(reg prometheus.Registerer, routes []*route) (*metrics, error) {
 			Name: "validator_gw_http_requests_in_flight",
 			Help: "Requests in work, by route.",
 		}, []string{"route"}),
+		unlogged: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "validator_gw_http_requests_unlogged_total",
+			Help: "Routine requests without a log line, as there were more in that second than log.routine_per_second.",
+		}),
 	}
 	if reg != nil {
-		for _, c := range []prometheus.Collector{m.requests, m.duration, m.inFlight} {
+		for _, c := range []prometheus.Collector{m.requests, m.duration, m.inFlight, m.unlogged} {
 			if err := reg.Register(c); err != nil {
 				return nil, err
 			}

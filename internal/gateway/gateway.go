@@ -134,7 +134,8 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	if cfg.APIKey != "" {
 		clients = []api.Key{{Name: ClientName, Key: cfg.APIKey}}
 	}
-	g.api, err = api.New(front, g.health, api.Config{Keys: clients, Settings: t.shown, Log: deps.Log, Registerer: g.registry, Rand: deps.Rand})
+	g.api, err = api.New(front, g.health, api.Config{Keys: clients, Settings: t.shown, Log: deps.Log, RoutineLines: t.routineLines,
+		Registerer: g.registry, Rand: deps.Rand})
 	if err != nil {
 		return nil, err
 	}

@@ -57,6 +57,8 @@ func (t tunings) flow(name string) (validate.Flow, bool) {
 	return validate.Flow{Budget: f.Budget, MaxRetries: f.MaxRetries, Policy: validate.Policy{OnUnverified: validate.Decision(f.OnUnverified)}}, ok
 }
 
+func (t tunings) routineLines() int { return t.live.Current().Log.RoutinePerSecond }
+
 // shown is what GET /admin/settings shows.
 func (t tunings) shown() api.Settings {
 	s, stats := t.live.Current(), t.live.Stats()

@@ -269,6 +269,8 @@ func fieldsOf(of *Settings) []field {
 			"Requests at work in one process; 0 is no bound."),
 		at("ingress.queue_wait", durations(0, 200*ms), func(x *S) *D { return &x.Ingress.QueueWait },
 			"How long a request waits for its turn before it is shed."),
+		at("log.routine_per_second", counts(0, 1_000_000), func(x *S) *int { return &x.Log.RoutinePerSecond },
+			"Log lines a second for routine requests (answered from what is known, or refused); those above are counted. 0 is no bound."),
 	)
 	for _, name := range slices.Sorted(maps.Keys(of.Callbacks)) {
 		list = append(list, callbackFields(name)...)

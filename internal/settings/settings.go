@@ -49,6 +49,7 @@ type Settings struct {
 	Cache       Cache
 	Queue       Queue
 	Ingress     Ingress
+	Log         Log
 	Address     Address
 	Lists       Lists
 	// Callbacks by name; there are none unless the file names them.
@@ -169,6 +170,12 @@ type Ingress struct {
 	QueueWait   time.Duration
 }
 
+// Log is what is written.
+type Log struct {
+	// RoutinePerSecond bounds the lines of routine requests; 0 is no bound.
+	RoutinePerSecond int
+}
+
 // Address is what counts as one.
 type Address struct {
 	// Rules are how a text is read.
@@ -254,6 +261,7 @@ func Default() *Settings {
 			PerKey: Limit{1000, 2000}, PerIP: Limit{5, 20},
 			Concurrency: 512, QueueWait: 20 * time.Millisecond,
 		},
+		Log: Log{RoutinePerSecond: 1000},
 	}
 }
 

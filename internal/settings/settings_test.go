@@ -36,7 +36,7 @@ var designDefaults = map[string]string{
 	"lists.allow":        "", "lists.deny": "", "lists.deny_major": "",
 	"address.long_local_parts": "false", "address.test_domains": "false", "address.extra_tlds": "", "address.dedupe_key": "false",
 	"ingress.per_key": "1000/s burst 2000", "ingress.per_ip": "5/s burst 20", "ingress.concurrency": "512",
-	"ingress.queue_wait": "20ms",
+	"ingress.queue_wait": "20ms", "log.routine_per_second": "1000",
 }
 
 func TestDefaultsAreTheDesigns(t *testing.T) {
