@@ -62,7 +62,7 @@ ON CONFLICT (source) DO UPDATE
  WHERE b.state = 'loading' AND b.lease_until <= now() AND b.terms = excluded.terms
 RETURNING number, lease_token, ` + backfillColumns
 	const known = `SELECT terms, ` + backfillColumns + ` FROM backfills WHERE source = $1`
-	defer s.metrics.observe("backfill_open", time.Now(), &err)
+	defer s.metrics.observe("backfill", time.Now(), &err)
 	if err := n.check(); err != nil {
 		return Backfill{}, BackfillLease{}, err
 	}
@@ -194,7 +194,7 @@ UPDATE backfills SET lease_token = nextval('review_lease'), lease_until = now() 
      WHERE state IN ('merging', 'planning', 'running', 'cancelling') AND lease_until <= now()
      ORDER BY lease_until LIMIT 1 FOR UPDATE SKIP LOCKED))
 RETURNING number, lease_token, ` + backfillColumns
-	defer s.metrics.observe("backfill_claim", time.Now(), &err)
+	defer s.metrics.observe("backfill", time.Now(), &err)
 	conn, err := s.bulk.acquire(ctx)
 	if err != nil {
 		return b, l, false, fmt.Errorf("claim backfill: %w", err)
@@ -215,7 +215,7 @@ RETURNING number, lease_token, ` + backfillColumns
 func (s *Postgres) RenewBackfill(ctx context.Context, l BackfillLease, lease time.Duration) (_ Backfill, err error) {
 	const renew = `
 UPDATE backfills SET lease_until = now() + $3::interval WHERE number = $1 AND lease_token = $2 AND lease_token <> 0 RETURNING ` + backfillColumns
-	defer s.metrics.observe("backfill_renew", time.Now(), &err)
+	defer s.metrics.observe("backfill", time.Now(), &err)
 	b, err := s.backfillRow(ctx, ErrLeaseLost, renew, l.number, l.token, lease)
 	return b, wrapped("renew backfill", err)
 }
@@ -223,7 +223,7 @@ UPDATE backfills SET lease_until = now() + $3::interval WHERE number = $1 AND le
 // ReleaseBackfill gives a lease back, so that another replica may go on at once. A lost lease is no error.
 func (s *Postgres) ReleaseBackfill(ctx context.Context, l BackfillLease) (err error) {
 	const release = `UPDATE backfills SET lease_token = 0, lease_until = now() WHERE number = $1 AND lease_token = $2 AND lease_token <> 0`
-	defer s.metrics.observe("backfill_renew", time.Now(), &err)
+	defer s.metrics.observe("backfill", time.Now(), &err)
 	_, err = s.bulk.exec(ctx, release, l.number, l.token)
 	return wrapped("release backfill", err)
 }
@@ -255,7 +255,7 @@ UPDATE backfills SET state = CASE WHEN dry THEN 'planning' ELSE 'running' END, b
  WHERE number = $1 RETURNING ` + backfillColumns
 		mergedLine = `SELECT merged_line FROM backfills WHERE number = $1`
 	)
-	defer s.metrics.observe("backfill_merge", time.Now(), &err)
+	defer s.metrics.observe("backfill_step", time.Now(), &err)
 	err = s.fenced(ctx, l, []string{string(BackfillMerging)}, func(tx pgx.Tx, b Backfill) error {
 		var line, after int64
 		var addresses, rows int64
@@ -343,7 +343,7 @@ LEFT JOIN LATERAL (
      WHERE fingerprint = r.fingerprint AND backfill = $1) AS i ON true
 ORDER BY r.line`
 	)
-	defer s.metrics.observe("backfill_results", time.Now(), &err)
+	defer s.metrics.observe("backfill", time.Now(), &err)
 	if id = canonicalID(id); id == "" {
 		return nil, ErrUnknownID
 	}

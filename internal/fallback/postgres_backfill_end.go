@@ -37,7 +37,7 @@ UPDATE backfills b
    AND NOT EXISTS (SELECT FROM backfill_items WHERE backfill = $1 AND state = 1)
    AND NOT EXISTS (SELECT FROM backfill_items WHERE backfill = $1 AND state = 2)
 RETURNING ` + backfillColumns
-	defer s.metrics.observe("backfill_end", time.Now(), &err)
+	defer s.metrics.observe("backfill", time.Now(), &err)
 	b, err := s.backfillRow(ctx, ErrBackfillState, end, l.number, l.token, string(state), keep)
 	if errors.Is(err, ErrBackfillState) {
 		const held = `SELECT ` + backfillColumns + ` FROM backfills WHERE number = $1 AND lease_token = $2`
@@ -54,7 +54,7 @@ func (s *Postgres) CancelBackfill(ctx context.Context, id string) (_ Backfill, e
 	const cancel = `
 UPDATE backfills SET state = 'cancelling', updated_at = now(), keep_until = NULL, lease_token = 0, lease_until = now()
  WHERE id = $1 AND state NOT IN ('done', 'cancelled', 'cancelling') RETURNING ` + backfillColumns
-	defer s.metrics.observe("backfill_end", time.Now(), &err)
+	defer s.metrics.observe("backfill", time.Now(), &err)
 	b, err := s.changeBackfill(ctx, id, cancel)
 	return b, wrapped("cancel backfill", err)
 }
@@ -69,7 +69,7 @@ UPDATE backfills
        began_at = CASE WHEN state IN ('planning', 'planned') THEN now() ELSE began_at END,
        updated_at = now(), keep_until = NULL
  WHERE id = $1 AND state NOT IN ('done', 'cancelled', 'cancelling') RETURNING ` + backfillColumns
-	defer s.metrics.observe("backfill_end", time.Now(), &err)
+	defer s.metrics.observe("backfill", time.Now(), &err)
 	b, err := s.changeBackfill(ctx, id, resume, maxCredits)
 	return b, wrapped("resume backfill", err)
 }

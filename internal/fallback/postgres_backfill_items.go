@@ -25,7 +25,7 @@ LEFT JOIN LATERAL (
 LEFT JOIN LATERAL (
     SELECT id FROM reviews WHERE fingerprint = i.fingerprint AND state = 'open' LIMIT 1) AS o ON true
 ORDER BY r.line`
-	defer s.metrics.observe("backfill_portion", time.Now(), &err)
+	defer s.metrics.observe("backfill_step", time.Now(), &err)
 	conn, err := s.bulk.acquire(ctx)
 	if err != nil {
 		return p, fmt.Errorf("backfill portion: %w", err)
@@ -91,7 +91,7 @@ LEFT JOIN LATERAL (SELECT cause, due_at FROM review_queue WHERE review_id = i.re
 LEFT JOIN LATERAL (SELECT input FROM backfill_rows WHERE backfill = $1 AND line = i.first_line) AS w ON true
 WHERE r.id IS NULL OR r.state <> 'open' OR i.state = 2 OR q.cause <> 'upstream' OR jsonb_array_length(r.trail) <> i.billed
 ORDER BY coalesce(r.state, '') = 'open' LIMIT $2`
-	defer s.metrics.observe("backfill_news", time.Now(), &err)
+	defer s.metrics.observe("backfill_step", time.Now(), &err)
 	conn, err := s.bulk.acquire(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("backfill news: %w", err)
@@ -380,7 +380,7 @@ WITH old AS MATERIALIZED (
 )
 SELECT was, count(*) FROM old GROUP BY 1`
 	)
-	defer s.metrics.observe("backfill_withdraw", time.Now(), &err)
+	defer s.metrics.observe("backfill_step", time.Now(), &err)
 	left := int64(0)
 	err = s.fenced(ctx, l, []string{string(BackfillRunning), string(BackfillCancelling)}, func(tx pgx.Tx, _ Backfill) error {
 		var d backfillDelta

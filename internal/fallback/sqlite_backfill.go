@@ -42,7 +42,7 @@ func (s *SQLite) OpenBackfill(ctx context.Context, n NewBackfill) (_ Backfill, _
 INSERT INTO backfills (id, source, terms, client, flow, state, dry, rate, max_credits, created_at, updated_at, lease_token, lease_until)
 VALUES (?1, ?2, ?3, ?4, ?5, 'loading', ?6, ?7, ?8, ?9, ?9, ?10, ?11) RETURNING number, ` + sqliteBackfill
 	)
-	defer s.metrics.observe("backfill_open", time.Now(), &err)
+	defer s.metrics.observe("backfill", time.Now(), &err)
 	if err := n.check(); err != nil {
 		return Backfill{}, BackfillLease{}, err
 	}
@@ -182,7 +182,7 @@ func (s *SQLite) ClaimBackfill(ctx context.Context, lease time.Duration) (b Back
 SELECT number FROM backfills WHERE state IN ('merging', 'planning', 'running', 'cancelling') AND lease_until <= ? ORDER BY lease_until, number LIMIT 1`
 		take = `UPDATE backfills SET lease_token = ?, lease_until = ? WHERE number = ?`
 	)
-	defer s.metrics.observe("backfill_claim", time.Now(), &err)
+	defer s.metrics.observe("backfill", time.Now(), &err)
 	// A look without a transaction for writing: most of the time there is nothing.
 	var number int64
 	switch err := s.reads.QueryRowContext(ctx, next, micros(time.Now())).Scan(&number); {
@@ -223,7 +223,7 @@ SELECT number FROM backfills WHERE state IN ('merging', 'planning', 'running', '
 func (s *SQLite) RenewBackfill(ctx context.Context, l BackfillLease, lease time.Duration) (_ Backfill, err error) {
 	const renew = `
 UPDATE backfills SET lease_until = ? WHERE number = ? AND lease_token = ? AND lease_token <> 0 RETURNING ` + sqliteBackfill
-	defer s.metrics.observe("backfill_renew", time.Now(), &err)
+	defer s.metrics.observe("backfill", time.Now(), &err)
 	b, err := write(ctx, s.writer, func(ctx context.Context, tx *tx) (Backfill, error) {
 		return scanSQLiteBackfill(tx.QueryRowContext(ctx, renew, micros(time.Now().Add(lease)), l.number, l.token))
 	})
@@ -236,7 +236,7 @@ UPDATE backfills SET lease_until = ? WHERE number = ? AND lease_token = ? AND le
 // ReleaseBackfill: see [Postgres.ReleaseBackfill].
 func (s *SQLite) ReleaseBackfill(ctx context.Context, l BackfillLease) (err error) {
 	const release = `UPDATE backfills SET lease_token = 0, lease_until = ? WHERE number = ? AND lease_token = ? AND lease_token <> 0`
-	defer s.metrics.observe("backfill_renew", time.Now(), &err)
+	defer s.metrics.observe("backfill", time.Now(), &err)
 	err = s.writer.do(ctx, func(ctx context.Context, tx *tx) error {
 		_, err := tx.ExecContext(ctx, release, micros(time.Now()), l.number, l.token)
 		return err
@@ -269,7 +269,7 @@ UPDATE backfills SET merged_line = max(merged_line, ?2), distinct_n = distinct_n
 		through = `
 UPDATE backfills SET state = CASE WHEN dry THEN 'planning' ELSE 'running' END, began_at = ?2, updated_at = ?2, lease_until = ?3 WHERE number = ?1`
 	)
-	defer s.metrics.observe("backfill_merge", time.Now(), &err)
+	defer s.metrics.observe("backfill_step", time.Now(), &err)
 	b, err := fencedWrite(ctx, s, l, []BackfillState{BackfillMerging}, func(ctx context.Context, tx *tx, _ Backfill, now time.Time) (none Backfill, _ error) {
 		var line, rows int64
 		if err := tx.QueryRowContext(ctx, stretch, l.number, sqliteMerge).Scan(&line, &rows); err != nil {
@@ -311,7 +311,7 @@ func (s *SQLite) Backfill(ctx context.Context, id string) (_ Backfill, err error
 func (s *SQLite) Backfills(ctx context.Context, client, before string, limit int) (list []Backfill, err error) {
 	const all = `
 SELECT ` + sqliteBackfill + ` FROM backfills WHERE (?1 = '' OR client = ?1) AND (?2 = '' OR id < ?2) ORDER BY id DESC LIMIT ?3`
-	defer s.metrics.observe("backfills", time.Now(), &err)
+	defer s.metrics.observe("backfill", time.Now(), &err)
 	rows, err := s.reads.QueryContext(ctx, all, client, canonicalID(before), min(limit, MaxBackfills))
 	if err != nil {
 		return nil, fmt.Errorf("backfills: %w", err)
@@ -338,7 +338,7 @@ FROM (SELECT line, fingerprint, fault, input FROM backfill_rows WHERE backfill =
 LEFT JOIN backfill_items i ON i.fingerprint = r.fingerprint AND i.backfill = ?1
 ORDER BY r.line`
 	)
-	defer s.metrics.observe("backfill_results", time.Now(), &err)
+	defer s.metrics.observe("backfill", time.Now(), &err)
 	var n int64
 	switch err := s.reads.QueryRowContext(ctx, number, canonicalID(id)).Scan(&n); {
 	case errors.Is(err, sql.ErrNoRows):

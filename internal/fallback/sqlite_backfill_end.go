@@ -19,7 +19,7 @@ UPDATE backfills SET state = ?2, updated_at = ?3, keep_until = ?4, lease_token =
        finished_at = CASE WHEN ?2 IN ('done', 'cancelled') THEN ?3 END
  WHERE number = ?1`
 	)
-	defer s.metrics.observe("backfill_end", time.Now(), &err)
+	defer s.metrics.observe("backfill", time.Now(), &err)
 	held := []BackfillState{BackfillMerging, BackfillPlanning, BackfillPlanned, BackfillRunning, BackfillStopped, BackfillCancelling}
 	b, err := fencedWrite(ctx, s, l, held, func(ctx context.Context, tx *tx, b Backfill, now time.Time) (none Backfill, _ error) {
 		var some bool
@@ -42,7 +42,7 @@ func (s *SQLite) CancelBackfill(ctx context.Context, id string) (_ Backfill, err
 	const cancel = `
 UPDATE backfills SET state = 'cancelling', updated_at = ?1, keep_until = NULL, lease_token = 0, lease_until = ?1
  WHERE id = ?2 AND state NOT IN ('done', 'cancelled', 'cancelling')`
-	defer s.metrics.observe("backfill_end", time.Now(), &err)
+	defer s.metrics.observe("backfill", time.Now(), &err)
 	b, err := s.changeBackfill(ctx, id, cancel)
 	return b, wrapped("cancel backfill", err)
 }
@@ -56,7 +56,7 @@ UPDATE backfills
        max_credits = CASE WHEN ?3 IS NULL THEN max_credits WHEN ?3 < 0 THEN NULL ELSE ?3 END,
        updated_at = ?1, keep_until = NULL
  WHERE id = ?2 AND state NOT IN ('done', 'cancelled', 'cancelling')`
-	defer s.metrics.observe("backfill_end", time.Now(), &err)
+	defer s.metrics.observe("backfill", time.Now(), &err)
 	b, err := s.changeBackfill(ctx, id, resume, maxCredits)
 	return b, wrapped("resume backfill", err)
 }

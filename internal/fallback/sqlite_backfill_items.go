@@ -20,7 +20,7 @@ SELECT r.line, i.fingerprint, CASE WHEN i.fingerprint IS NOT NULL THEN r.input E
 FROM (SELECT line, fingerprint, input FROM backfill_rows WHERE backfill = ?1 AND line > ?2 ORDER BY line LIMIT ?3) AS r
 LEFT JOIN backfill_items i ON i.fingerprint = r.fingerprint AND i.backfill = ?1 AND i.first_line = r.line AND i.state = 0
 ORDER BY r.line`
-	defer s.metrics.observe("backfill_portion", time.Now(), &err)
+	defer s.metrics.observe("backfill_step", time.Now(), &err)
 	rows, err := s.reads.QueryContext(ctx, portion, l.number, after, min(limit, MaxBackfillPortion), micros(time.Now()))
 	if err != nil {
 		return p, fmt.Errorf("backfill portion: %w", err)
@@ -84,7 +84,7 @@ LEFT JOIN review_queue q ON q.review_id = i.review_id
 LEFT JOIN backfill_rows w ON w.backfill = ?1 AND w.line = i.first_line
 WHERE r.id IS NULL OR r.state <> 'open' OR i.state = 2 OR q.cause <> 'upstream' OR json_array_length(r.trail) <> i.billed
 ORDER BY coalesce(r.state, '') = 'open' LIMIT ?2`
-	defer s.metrics.observe("backfill_news", time.Now(), &err)
+	defer s.metrics.observe("backfill_step", time.Now(), &err)
 	rows, err := s.reads.QueryContext(ctx, look, l.number, min(limit, MaxBackfillPortion), micros(time.Now()))
 	if err != nil {
 		return nil, fmt.Errorf("backfill news: %w", err)
@@ -292,7 +292,7 @@ type openBackfillItem struct {
 
 // WithdrawBackfill: see [Postgres.WithdrawBackfill].
 func (s *SQLite) WithdrawBackfill(ctx context.Context, l BackfillLease, w BackfillWithdrawal) (_ Backfill, _ int, err error) {
-	defer s.metrics.observe("backfill_withdraw", time.Now(), &err)
+	defer s.metrics.observe("backfill_step", time.Now(), &err)
 	type result struct {
 		b Backfill
 		n int
