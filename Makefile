@@ -12,6 +12,9 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 PKG      ?= ./...
 # Packages with stories of days and weeks in simulated time, for which the race detector is too slow: a second pass runs them whole.
 DAYS     := ./internal/validate ./internal/revalidate ./internal/world
+# Packages with stories in real time, of several gateways at once: one package after the other, after all others, or what the
+# stories are about is how busy the machine is.
+STORIES  := ./internal/gateway ./internal/ratelimit ./internal/flight ./internal/fallback ./internal/soak ./cmd/validator-gw
 RUN      ?=
 COUNT    ?=
 RACE     ?= -race
@@ -54,8 +57,14 @@ bin/testenv: FORCE
 
 .PHONY: test
 test: bin/testenv ## Run the tests [PKG=./internal/api RUN=Name COUNT=2 RACE= TEST_ENV=docker|local]
-	bin/testenv run -- $(GO) test $(RACE) -shuffle=on $(if $(RUN),-run '$(RUN)') $(if $(COUNT),-count=$(COUNT)) $(PKG)
-	$(if $(and $(RACE),$(filter ./...,$(PKG))),$(GO) test -shuffle=on $(if $(RUN),-run '$(RUN)') $(if $(COUNT),-count=$(COUNT)) $(DAYS))
+	$(if $(filter-out ./...,$(PKG)),bin/testenv run -- $(GO_TEST) $(RACE) $(PKG),$(ALL_TESTS))
+
+GO_TEST = $(GO) test -shuffle=on $(if $(RUN),-run '$(RUN)') $(if $(COUNT),-count=$(COUNT))
+define ALL_TESTS
+packages=$$($(GO) list ./... | grep -vxF "$$($(GO) list $(STORIES))"); bin/testenv run -- $(GO_TEST) $(RACE) $$packages
+	bin/testenv run -- $(GO_TEST) $(RACE) -p 1 $(STORIES)
+	$(if $(RACE),$(GO_TEST) $(DAYS))
+endef
 
 .PHONY: check
 check: format vet lint generated vulnerabilities test ## All that has to hold before a commit lands
