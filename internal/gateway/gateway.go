@@ -178,13 +178,14 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 		Seal:       func(text string) []byte { return keys.sealer.Seal(text, suggestionContext) },
 		ReviewsDue: func() bool { return g.loop.HasDue() },
 		Tuning:     t.client, Rand: deps.Rand, Log: deps.Log, Registerer: g.registry}
+	var spare func(context.Context) int
 	if g.redis != nil {
 		g.fleet = ratelimit.NewFleet(g.redis, t.limits, ratelimit.FleetConfig{Name: rateName(upstream.URL), Log: deps.Log, Registerer: g.registry})
-		upstream.Limiter = g.fleet
+		upstream.Limiter, spare = g.fleet, g.fleet.Spare
 	} else {
 		local := ratelimit.NewLocal(t.limits)
 		local.Register(g.registry)
-		upstream.Limiter = local
+		upstream.Limiter, spare = local, local.Spare
 	}
 	if g.client, err = verimail.New(upstream); err != nil {
 		return nil, err
@@ -211,7 +212,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	if err != nil {
 		return nil, err
 	}
-	g.loop, err = revalidate.New(ends, g.service, g.cache, revalidate.Config{Upstream: g.upstream, Tuning: t.loop, Rand: deps.Rand,
+	g.loop, err = revalidate.New(ends, g.service, g.cache, revalidate.Config{Upstream: g.upstream, Spare: spare, Tuning: t.loop, Rand: deps.Rand,
 		Log: deps.Log, Registerer: g.registry})
 	if err != nil {
 		return nil, err

@@ -95,6 +95,9 @@ type Fleet struct {
 	main, floor meter         // in nanoseconds since began
 }
 
+// spareClass asks the script how much there is to spare.
+const spareClass = "spare"
+
 // mode is where grants come from.
 type mode int
 
@@ -143,14 +146,34 @@ func (f *Fleet) TakeBackground(ctx context.Context) (notBefore time.Time, ok boo
 	return notBefore, ok
 }
 
+// Spare is how many grants TakeBackground would give now, one after the other; another replica may be quicker to take
+// them. It takes none, waits for Redis no longer than the connection's LookUp, and is 0 without an answer.
+func (f *Fleet) Spare(ctx context.Context) int {
+	lim := f.limits()
+	now := time.Now()
+	f.mu.Lock()
+	f.refresh(ctx, now, lim)
+	shut, inRedis := now.Before(f.held) || lim.Rate < minRate, f.mode == shared
+	own := 0
+	if !shut && !inRedis {
+		own = f.spareOwn(now, lim)
+	}
+	f.mu.Unlock()
+	if shut || !inRedis {
+		return own
+	}
+	got, err := f.askBucket(ctx, lim, spareClass, 0)
+	if err != nil {
+		return 0
+	}
+	return int(got[0])
+}
+
 func (f *Fleet) take(ctx context.Context, c class, maxWait time.Duration) (wait time.Duration, notBefore time.Time, ok bool) {
 	lim := f.limits()
 	now := time.Now()
 	f.mu.Lock()
-	if f.mode == shared && f.conn.Resting() {
-		f.lose(ctx, now, lim)
-	}
-	f.shorten(now, lim)
+	f.refresh(ctx, now, lim)
 	inRedis, held := f.mode == shared, f.held
 	source := fromLocal
 	if inRedis {
@@ -171,30 +194,46 @@ func (f *Fleet) take(ctx context.Context, c class, maxWait time.Duration) (wait 
 	}
 	f.mu.Unlock()
 
-	got, err := f.ask(ctx, luaTake, f.conn.LookUp(), classNames[c], text(lim.Rate), lim.burst(), text(lim.Reserve), text(lim.Floor),
-		micros(maxWait), micros(MaxWait), micros(silence), text(ownShare), max(lim.Instances, 1), micros(lim.hold()))
-	took := time.Now()
-	f.metrics.latency.Observe(took.Sub(now).Seconds())
-	f.mu.Lock()
-	if err == nil && got[2] > 0 {
-		f.held = later(f.held, took.Add(time.Duration(got[2])*time.Microsecond))
-		held = f.held
-	}
-	f.done(ctx, took, lim, err)
-	f.mu.Unlock()
+	got, err := f.askBucket(ctx, lim, classNames[c], maxWait)
 	switch {
 	case err != nil:
 		f.metrics.takes[c][source][resultError].Inc()
 		return 0, time.Time{}, false
 	case got[2] > 0:
 		f.metrics.takes[c][source][resultHeld].Inc()
-		return 0, held, false
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return 0, f.held, false
 	}
 	if ok = got[0] == 1; ok {
 		wait = time.Duration(got[1]) * time.Microsecond
 	}
 	f.metrics.took(c, source, ok, wait)
 	return wait, time.Time{}, ok
+}
+
+// refresh brings what is known of Redis and of the gate up to now. The caller holds mu.
+func (f *Fleet) refresh(ctx context.Context, now time.Time, lim Limits) {
+	if f.mode == shared && f.conn.Resting() {
+		f.lose(ctx, now, lim)
+	}
+	f.shorten(now, lim)
+}
+
+// askBucket runs luaTake and notes what it says of Redis and of the gate.
+func (f *Fleet) askBucket(ctx context.Context, lim Limits, class string, maxWait time.Duration) ([]int64, error) {
+	began := time.Now()
+	got, err := f.ask(ctx, luaTake, f.conn.LookUp(), class, text(lim.Rate), lim.burst(), text(lim.Reserve), text(lim.Floor),
+		micros(maxWait), micros(MaxWait), micros(silence), text(ownShare), max(lim.Instances, 1), micros(lim.hold()))
+	took := time.Now()
+	f.metrics.latency.Observe(took.Sub(began).Seconds())
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err == nil && got[2] > 0 {
+		f.held = later(f.held, took.Add(time.Duration(got[2])*time.Microsecond))
+	}
+	f.done(ctx, took, lim, err)
+	return got, err
 }
 
 // Hold tells the fleet that nobody calls for d from now, Limits.MaxHold at most. It only ever moves the gate later. It returns
@@ -237,6 +276,15 @@ func (f *Fleet) takeOwn(now time.Time, lim Limits, c class, maxWait time.Duratio
 	}
 	main, floor := f.own(lim)
 	return takeEither(&f.main, &f.floor, now.Sub(f.began), main, floor, c, lim.Reserve, maxWait)
+}
+
+// spareOwn is how much takeOwn would give to background work. The caller holds mu.
+func (f *Fleet) spareOwn(now time.Time, lim Limits) int {
+	if f.mode != onItsOwn || now.Before(f.quiet) {
+		return 0
+	}
+	main, floor := f.own(lim)
+	return spareOfBoth(&f.main, &f.floor, now.Sub(f.began), main, floor, lim.Reserve)
 }
 
 // own is the share of a replica on its own. The caller holds mu.

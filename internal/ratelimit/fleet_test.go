@@ -211,6 +211,33 @@ func TestFleetStartsEmptyAndFills(t *testing.T) {
 	}
 }
 
+// What Redis says to be to spare is what background work then gets; a closed gate leaves nothing.
+func TestFleetSpare(t *testing.T) {
+	t.Parallel()
+	url, prefix := testenv.Redis(t)
+	bare := bareClient(t, url)
+	r := newReplica(t, url, prefix, fixed(Limits{Rate: 0.001, Burst: 20, Reserve: 0.5, Floor: 0.1}))
+	takes(t, r, interactive, 0)
+	for i := range 8 {
+		pass(t, bare, r.Fleet, time.Duration(i)*40*time.Minute)
+		want, got := r.Spare(t.Context()), 0
+		for _, ok := takes(t, r, background, 0); ok; _, ok = takes(t, r, background, 0) {
+			got++
+		}
+		if got != want {
+			t.Errorf("%d to spare, %d taken", want, got)
+		}
+	}
+	pass(t, bare, r.Fleet, 10*time.Hour)
+	if n := r.Spare(t.Context()); n != 11 { // half of 18, and the floor's 2
+		t.Errorf("%d to spare of a full bucket, want 11", n)
+	}
+	r.Hold(t.Context(), time.Hour)
+	if n := r.Spare(t.Context()); n != 0 {
+		t.Errorf("%d to spare while nobody may call", n)
+	}
+}
+
 // The reserve keeps interactive calls at 99 % and more under a background flood.
 func TestFleetReserve(t *testing.T) {
 	t.Parallel()

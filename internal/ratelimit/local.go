@@ -46,6 +46,18 @@ func (l *Local) TakeBackground(context.Context) (notBefore time.Time, ok bool) {
 	return time.Time{}, ok
 }
 
+// Spare is how many grants TakeBackground would give now, one after the other. It takes none.
+func (l *Local) Spare(context.Context) int {
+	lim := l.limits()
+	if lim.Rate < minRate {
+		return 0
+	}
+	main, floor := split(lim.Rate, float64(lim.Burst), lim.Floor)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return spareOfBoth(&l.main, &l.floor, time.Since(l.began), main, floor, lim.Reserve)
+}
+
 // Hold does nothing: there is nobody else to tell.
 func (l *Local) Hold(context.Context, time.Duration) {}
 
@@ -86,4 +98,13 @@ func takeEither(main, floor *meter, now time.Duration, m, f share, c class, rese
 		_, ok = floor.take(int64(now), perSecond, f, 1, 0, 0)
 	}
 	return 0, ok
+}
+
+// spareOfBoth is what takeEither would give to background work. The script says the same.
+func spareOfBoth(main, floor *meter, now time.Duration, m, f share, reserve float64) int {
+	n := main.spare(int64(now), perSecond, m, reserve*m.burst)
+	if f.rate > 0 {
+		n += floor.spare(int64(now), perSecond, f, 0)
+	}
+	return n
 }

@@ -130,3 +130,31 @@ func TestNeverOverRate(t *testing.T) {
 		}
 	})
 }
+
+// What is said to be to spare is what background work then gets, in any state of the bucket, and asking takes nothing.
+func TestLocalSpare(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, lim := range []Limits{{Rate: 10, Burst: 10, Reserve: 0.5}, {Rate: 3, Burst: 1, Reserve: 0.5, Floor: 0.1}, {Rate: 7, Burst: 30, Floor: 0.3},
+			{Rate: 0}} {
+			l := NewLocal(fixed(lim))
+			for step := range 40 {
+				time.Sleep(time.Duration(step%7) * 130 * time.Millisecond)
+				for range step % 3 {
+					l.TakeInteractive(t.Context(), MaxWait)
+				}
+				want := l.Spare(t.Context())
+				if again := l.Spare(t.Context()); again != want {
+					t.Fatalf("%+v: %d to spare, and then %d", lim, want, again)
+				}
+				got := 0
+				for _, ok := l.TakeBackground(t.Context()); ok; _, ok = l.TakeBackground(t.Context()) {
+					got++
+				}
+				if got != want {
+					t.Errorf("%+v, step %d: %d to spare, %d taken", lim, step, want, got)
+				}
+			}
+		}
+	})
+}

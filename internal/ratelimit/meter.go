@@ -66,12 +66,8 @@ type meter struct {
 // wait ticks from now; a refusal books nothing, and wait is then how long the bucket lacks. A clock that went back fills
 // nothing.
 func (m *meter) take(now int64, unit float64, s share, n, reserve, maxWait float64) (wait int64, ok bool) {
-	have := m.have
-	if now > m.at {
-		have = min(have+math.Floor(float64(now-m.at)*s.rate), math.Floor(s.burst*unit))
-	}
-	kept := min(math.Ceil(reserve*unit), max(math.Floor(s.burst*unit)-n*unit, 0))
-	lack := n*unit + kept - have
+	have := m.left(now, unit, s)
+	lack := n*unit + keep(unit, s, n, reserve) - have
 	if lack > 0 {
 		wait = int64(math.Ceil(lack / s.rate))
 	}
@@ -81,6 +77,24 @@ func (m *meter) take(now int64, unit float64, s share, n, reserve, maxWait float
 	}
 	m.have, m.at = have-n*unit, now
 	return wait, true
+}
+
+// spare is how many grants, one after the other, it would give at once and leave reserve.
+func (m *meter) spare(now int64, unit float64, s share, reserve float64) int {
+	return int(max(math.Floor((m.left(now, unit, s)-keep(unit, s, 1, reserve))/unit), 0))
+}
+
+// left is what may be taken at now.
+func (m *meter) left(now int64, unit float64, s share) float64 {
+	if now > m.at {
+		return min(m.have+math.Floor(float64(now-m.at)*s.rate), math.Floor(s.burst*unit))
+	}
+	return m.have
+}
+
+// keep is what a take of n grants leaves to others.
+func keep(unit float64, s share, n, reserve float64) float64 {
+	return min(math.Ceil(reserve*unit), max(math.Floor(s.burst*unit)-n*unit, 0))
 }
 
 // empty makes the meter one that begins to fill lead ticks after at, which covers what was booked from the bucket that

@@ -37,11 +37,19 @@ local function gate(key, now, most)
   end
   return till
 end
+local function left(have, at, now, rate, burst)
+  if now > at then return math.min(have + math.floor((now - at) * rate), math.floor(burst * PART)) end
+  return have
+end
+local function keep(burst, n, reserve)
+  return math.min(math.ceil(reserve * PART), math.max(math.floor(burst * PART) - n * PART, 0))
+end
+local function spare(have, at, now, rate, burst, reserve)
+  return math.max(math.floor((left(have, at, now, rate, burst) - keep(burst, 1, reserve)) / PART), 0)
+end
 local function take(have, at, now, rate, burst, n, reserve, max_wait)
-  local left = have
-  if now > at then left = math.min(left + math.floor((now - at) * rate), math.floor(burst * PART)) end
-  local kept = math.min(math.ceil(reserve * PART), math.max(math.floor(burst * PART) - n * PART, 0))
-  local lack = n * PART + kept - left
+  local left = left(have, at, now, rate, burst)
+  local lack = n * PART + keep(burst, n, reserve) - left
   local wait = 0
   if lack > 0 then wait = math.ceil(lack / rate) end
   if lack > math.floor(max_wait * rate) then return false, wait, have, math.min(at, now) end
@@ -55,6 +63,8 @@ end
 //	ARGV  class, rate, burst, reserve, floor, max wait, lead, silence (all µs), a silent member's part, least members,
 //	      the furthest that the gate may lie ahead (µs)
 //	gives granted (0 or 1), wait µs, what is left of the gate µs, now
+//
+// The class "spare" takes nothing: granted is then how many grants background work would get now.
 //
 // Members that went without a word are taken to be on a share of their own, and it is kept out of this bucket until they
 // are back, replaced, or given up. A state that is not there is an empty bucket.
@@ -77,6 +87,11 @@ if not (main and main_at and floor and floor_at) then
   main, main_at, floor, floor_at = empty(mrate, lead), now, empty(frate, lead), now
 end
 if frate == 0 then floor = math.min(floor, 0) end
+if ARGV[1] == 'spare' then
+  local n = spare(main, main_at, now, mrate, mburst, reserve * mburst)
+  if frate > 0 then n = n + spare(floor, floor_at, now, frate, fburst, 0) end
+  return {n, 0, 0, now}
+end
 local ok, wait
 if ARGV[1] == 'interactive' then
   ok, wait, main, main_at = take(main, main_at, now, mrate, mburst, 1, 0, max_wait)

@@ -84,7 +84,10 @@ const (
 // Config is what New needs besides its parts. All functions must be safe for concurrent use.
 type Config struct {
 	Upstream func() Upstream
-	Tuning   func() Tuning
+	// Spare is how many checks the upstream's rate has room for now: no more rows are claimed. Nil is no bound. It may take
+	// as long as a look into Redis.
+	Spare  func(context.Context) int
+	Tuning func() Tuning
 	// Rand returns numbers in [0, 1).
 	Rand func() float64
 	Log  *slog.Logger
@@ -191,6 +194,13 @@ func (l *Loop) Step(ctx context.Context) time.Duration {
 	}
 	if !up.Probing {
 		if free = min(free, l.ramp.allow(time.Now(), t.Rate)); free == 0 {
+			return pollBusy
+		}
+	}
+	// Those at work may be about to take a token themselves, so this is what there may be at most; who is claimed in vain
+	// waits for a token under its lease.
+	if l.cfg.Spare != nil {
+		if free = min(free, l.cfg.Spare(ctx)); free <= 0 {
 			return pollBusy
 		}
 	}

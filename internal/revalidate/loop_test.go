@@ -125,6 +125,7 @@ type setup struct {
 	up     Upstream
 	mu     sync.Mutex
 	tuning Tuning
+	spare  func(context.Context) int
 }
 
 func (s *setup) upstream() Upstream {
@@ -161,7 +162,7 @@ func bubble(t *testing.T, story func(t *testing.T, s *setup)) {
 
 // start runs the loop; stop ends it and waits.
 func (s *setup) start() (stop func()) {
-	l, err := New(s.store, s.desk, s.shelf, Config{Upstream: s.upstream, Tuning: func() Tuning { return s.tuning },
+	l, err := New(s.store, s.desk, s.shelf, Config{Upstream: s.upstream, Spare: s.spare, Tuning: func() Tuning { return s.tuning },
 		Rand: func() float64 { return 0.5 }})
 	if err != nil {
 		s.t.Fatal(err)
@@ -570,5 +571,26 @@ func TestHasDue(t *testing.T) {
 			}
 			is(t, l, false, "once it has ended")
 		})
+	})
+}
+
+// No more rows are claimed than there are calls to spare, and none while there are none.
+func TestTokensBeforeClaims(t *testing.T) {
+	bubble(t, func(t *testing.T, s *setup) {
+		var left atomic.Int64
+		s.spare = func(context.Context) int { return int(left.Load()) }
+		s.desk.set(func(c fallback.Claim) verdict.Outcome { left.Add(-1); return valid(c) })
+		for n := range 9 {
+			s.record(n, 0, verdict.CauseUpstream)
+		}
+		defer s.start()()
+		for _, calls := range []int{0, 3, 0, 1} {
+			before := s.desk.calls()
+			left.Store(int64(calls))
+			time.Sleep(time.Minute)
+			if n := s.desk.calls() - before; n != calls {
+				t.Errorf("%d rows were claimed in a minute with %d calls to spare", n, calls)
+			}
+		}
 	})
 }
