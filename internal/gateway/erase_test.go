@@ -187,9 +187,11 @@ func TestEraseWithoutAGateway(t *testing.T) {
 			t.Errorf("Erase = %v, %v, want a verdict of the first and nothing of the second", err, got)
 		}
 		b.start()
-		if _, _, text := b.patient("POST", "/validate", `{"email":"ana@example.com"}`, ""); !strings.Contains(text, `"kind":"upstream"`) && !strings.Contains(text, `"reason":"upstream_timeout"`) {
+		// A slow machine may answer it without a verdict; what counts is that the upstream is asked once more.
+		if _, _, text := b.patient("POST", "/validate", `{"email":"ana@example.com"}`, ""); strings.Contains(text, `"kind":"cache"`) {
 			t.Errorf("the erased one: %s, want it asked for anew", text)
 		}
+		b.eventually("the erased one is asked for anew", func() bool { return b.billed("ana@example.com") == 2 })
 		if _, _, text := b.patient("POST", "/validate", `{"email":"ben@example.com"}`, ""); !strings.Contains(text, `"kind":"cache"`) {
 			t.Errorf("another: %s, want it from the cache", text)
 		}
