@@ -461,3 +461,10 @@ func outcomeUnknown(err error) bool {
 	}
 	return strings.HasPrefix(refused.Code, "08") // connection exceptions
 }
+
+// steppedBack says whether Postgres gave a statement up for others' locks: in a deadlock, or after lock_timeout. Nothing of its
+// transaction was written.
+func steppedBack(err error) bool {
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (refused.Code == "40P01" || refused.Code == "55P03")
+}

@@ -47,11 +47,14 @@ WITH found AS (` + reviewsOf + `
 )
 SELECT (SELECT count(*) FROM queue), (SELECT count(*) FROM gone), (SELECT count(*) FROM paid), (SELECT count(*) FROM answers)`
 
+// eraseTries bounds the tries of one erasure: each that fails has waited for lock_timeout, or for deadlock_timeout.
+const eraseTries = 3
+
 // Erase removes all that is kept of an address in one transaction: its reviews, open and ended, with their watchers and
 // their work, its verdicts and the answers under its Idempotency-Keys. A worker that holds the review loses its lease.
 // For an hour it remembers the fingerprints, so that checks that began before write nothing any more: Record is
 // ErrErased for them, and PutVerdicts passes over them. What another replica was writing in that very moment is removed
-// by the next Sweep.
+// by the next Sweep. Where others' locks stand in the way it tries again, three times in all.
 func (s *Postgres) Erase(ctx context.Context, e Erasure) (_ Erased, err error) {
 	defer s.metrics.observe("erase", time.Now(), &err)
 	if err := e.check(); err != nil {
@@ -68,7 +71,7 @@ func (s *Postgres) Erase(ctx context.Context, e Erasure) (_ Erased, err error) {
 	defer conn.Release()
 	var open int64
 	var out Erased
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
+	all := func(tx pgx.Tx) (err error) {
 		if _, err := tx.Exec(ctx, leaveErasure, fps, e.UpTo, forgetAfter); err != nil {
 			return err
 		}
@@ -79,7 +82,12 @@ func (s *Postgres) Erase(ctx context.Context, e Erasure) (_ Erased, err error) {
 			return err
 		}
 		return tx.QueryRow(ctx, eraseAddress, fps).Scan(&open, &out.Reviews, &out.Verdicts, &out.Answers)
-	})
+	}
+	for try := 1; ; try++ {
+		if err = pgx.BeginFunc(ctx, conn, all); try == eraseTries || !steppedBack(err) {
+			break
+		}
+	}
 	if err != nil {
 		return Erased{}, fmt.Errorf("erase: %w", err)
 	}

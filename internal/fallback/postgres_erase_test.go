@@ -163,3 +163,83 @@ VALUES ($1, $2, 'valid', 'mailbox_accepted', '{}', now(), now() + interval '1 ho
 		t.Errorf("Lookup = %+v, %v, want nothing", found, err)
 	}
 }
+
+// Who waits for another's lock until lock_timeout tries again: an erasure is not refused, and no entry is lost, for that.
+func TestPostgresTriesAgainAfterALock(t *testing.T) {
+	t.Parallel()
+	a, err := normalize.Restore("ana@domain.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fp := normalize.NewFingerprinter([]byte("key")).Of(a)
+	const id, later = "01989f6e-0000-7000-8000-000000000001", "01989f6e-0000-7000-8000-000000000002"
+	entry := fallback.Entry{ID: id, Address: a, Fingerprint: fp, Reason: verdict.UpstreamTimeout, Cause: verdict.CauseUpstream}
+	for name, call := range map[string]func(context.Context, *fallback.Postgres) error{
+		"Erase": func(ctx context.Context, s *fallback.Postgres) error {
+			got, err := s.Erase(ctx, fallback.Erasure{Fingerprints: []normalize.Fingerprint{fp}, UpTo: later})
+			if err == nil && got.Reviews != 1 {
+				err = fmt.Errorf("erased %+v, want a review", got)
+			}
+			return err
+		},
+		"Record": func(ctx context.Context, s *fallback.Postgres) error {
+			e := entry
+			e.ID = later
+			r, err := s.Record(ctx, e)
+			if err == nil && r.ID != id {
+				err = fmt.Errorf("recorded %s, want the open %s", r.ID, id)
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := migrated.Database(t)
+			s := openPostgres(t, url, conformance.Sealer(0))
+			if _, err := s.Record(t.Context(), entry); err != nil {
+				t.Fatal(err)
+			}
+			connect := func() *pgx.Conn {
+				conn, err := pgx.Connect(t.Context(), url)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = conn.Close(context.Background()) })
+				return conn
+			}
+			watch := connect() // in a transaction the server would show the same activity again and again
+			tx, err := connect().Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec(t.Context(), `SELECT FROM reviews WHERE id = $1 FOR UPDATE`, id); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- call(context.WithoutCancel(t.Context()), s) }()
+			// Two statements that waited are the first try and the second.
+			for waited := map[time.Time]bool{}; len(waited) < 2; {
+				var began []time.Time
+				const waiting = `
+SELECT coalesce(array_agg(query_start), '{}') FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
+				if err := watch.QueryRow(t.Context(), waiting).Scan(&began); err != nil {
+					t.Fatal(err)
+				}
+				for _, at := range began {
+					waited[at] = true
+				}
+				select {
+				case err := <-ended:
+					t.Fatalf("ended behind a lock: %v", err)
+				default:
+				}
+			}
+			if err := tx.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

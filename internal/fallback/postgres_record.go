@@ -284,10 +284,10 @@ func (s *Postgres) recordAlone(ctx context.Context, e Entry) (Review, error) {
 }
 
 // recordAgain writes an entry once more after err, where that can help: the commit's outcome is unknown, nothing was
-// sent, or others were in the statement (together).
+// sent, others' locks stood in the way, or others were in the statement (together).
 func (s *Postgres) recordAgain(ctx context.Context, e Entry, err error, together bool) (r Review, _ error) {
 	unknown := outcomeUnknown(err)
-	if ctx.Err() == nil && (unknown || together || pgconn.SafeToRetry(err)) {
+	if ctx.Err() == nil && (unknown || together || steppedBack(err) || pgconn.SafeToRetry(err)) {
 		r, err = s.recordOnce(ctx, s.record.acquireLive, e, unknown)
 		if refused, ok := errors.AsType[*pgconn.PgError](err); ok && unknown && refused.Code == "23505" {
 			return s.Review(ctx, e.ID) // it was written the first time, and has ended since
