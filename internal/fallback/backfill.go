@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -59,6 +60,7 @@ const (
 	MaxBackfillResults = 2000   // rows of one BackfillResults
 	MaxBackfillMerge   = 20_000 // rows of one MergeBackfill
 	MaxBackfills       = 100    // of one Backfills
+	MaxBackfillBad     = 100    // unreadable rows that are remembered by their lines
 )
 
 // backfillAbandoned is how long one stays whose input was never stored to its end.
@@ -114,12 +116,20 @@ type Backfill struct {
 	Valid, Invalid, Risky, Unresolved, Known int64
 	// Credits are the calls that the upstream may have billed.
 	Credits int64
+	// Bad are the first unreadable rows, at most MaxBackfillBad.
+	Bad []BadRow
 	// Of a plan: what is known, under review already, and to be asked.
 	PlanKnown, PlanOpen, PlanAsk int64
 
 	CreatedAt, UpdatedAt time.Time
 	// The rest is zero before it happened. KeepUntil is when all of it is deleted.
 	LoadedAt, BeganAt, FinishedAt, KeepUntil time.Time
+}
+
+// BadRow is a row of a list in which there is no address to be read.
+type BadRow struct {
+	Line  int64  `json:"line"`
+	Fault string `json:"fault"`
 }
 
 // Done counts the distinct addresses with a final answer.
@@ -183,6 +193,20 @@ func (c BackfillChunk) counts() (unreadable, refused int64) {
 		}
 	}
 	return unreadable, refused
+}
+
+// bad returns the unreadable rows that are remembered when the chunk's follow those before.
+func (c BackfillChunk) bad(before []BadRow) (string, error) {
+	for _, r := range c.Rows {
+		if r.Unreadable && len(before) < MaxBackfillBad {
+			before = append(before, BadRow{r.Line, r.Fault})
+		}
+	}
+	if before == nil {
+		return "[]", nil
+	}
+	b, err := json.Marshal(before)
+	return string(b), err
 }
 
 // BackfillItem is a distinct address that is not fed yet.

@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -13,16 +14,20 @@ import (
 
 const backfillColumns = `id::text, client, flow, state, dry, rate, coalesce(max_credits, -1), loaded_line, digest, planned_line, fed_line, fed_all,
        rows_n, unreadable_n, refused_n, distinct_n, asked_n, waiting_n, own_n, valid_n, invalid_n, risky_n, unresolved_n, known_n,
-       credits, plan_known, plan_open, plan_ask, created_at, updated_at, loaded_at, began_at, finished_at, keep_until`
+       credits, plan_known, plan_open, plan_ask, bad::text, created_at, updated_at, loaded_at, began_at, finished_at, keep_until`
 
 // scanBackfill reads backfillColumns, and before them what more says.
 func scanBackfill(row pgx.Row, more ...any) (b Backfill, err error) {
 	var loaded, began, finished, keep *time.Time
+	var bad string
 	err = row.Scan(append(more, &b.ID, &b.Client, &b.Flow, &b.State, &b.Dry, &b.Rate, &b.MaxCredits, &b.LoadedLine, &b.Digest, &b.PlannedLine,
 		&b.FedLine, &b.FedAll, &b.Rows, &b.Unreadable, &b.Refused, &b.Distinct, &b.Asked, &b.Waiting, &b.Own, &b.Valid, &b.Invalid, &b.Risky,
-		&b.Unresolved, &b.Known, &b.Credits, &b.PlanKnown, &b.PlanOpen, &b.PlanAsk, &b.CreatedAt, &b.UpdatedAt,
+		&b.Unresolved, &b.Known, &b.Credits, &b.PlanKnown, &b.PlanOpen, &b.PlanAsk, &bad, &b.CreatedAt, &b.UpdatedAt,
 		&loaded, &began, &finished, &keep)...)
 	if err != nil {
+		return Backfill{}, err
+	}
+	if err := json.Unmarshal([]byte(bad), &b.Bad); err != nil {
 		return Backfill{}, err
 	}
 	b.CreatedAt, b.UpdatedAt = b.CreatedAt.UTC(), b.UpdatedAt.UTC()
@@ -140,7 +145,7 @@ func wrapped(operation string, err error) error {
 func (s *Postgres) LoadBackfill(ctx context.Context, l BackfillLease, c BackfillChunk, lease time.Duration) (err error) {
 	const loaded = `
 UPDATE backfills SET loaded_line = $2, digest = $3, rows_n = rows_n + $4, unreadable_n = unreadable_n + $5, refused_n = refused_n + $6,
-       updated_at = now(), lease_until = now() + $7::interval
+       updated_at = now(), lease_until = now() + $7::interval, bad = $8::jsonb
  WHERE number = $1`
 	defer s.metrics.observe("backfill_load", time.Now(), &err)
 	if err := c.check(); err != nil {
@@ -166,7 +171,11 @@ UPDATE backfills SET loaded_line = $2, digest = $3, rows_n = rows_n + $4, unread
 		if err := forgotten(ctx, tx, l.number, b.ID, b.LoadedLine, c.Line); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, loaded, l.number, c.Line, c.Digest, len(c.Rows), unreadable, refused, lease)
+		bad, err := c.bad(b.Bad)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, loaded, l.number, c.Line, c.Digest, len(c.Rows), unreadable, refused, lease, bad)
 		return err
 	})
 	return wrapped("load backfill", err)

@@ -99,6 +99,12 @@ func OpenSQLite(ctx context.Context, c SQLiteConfig) (*SQLite, error) {
 		s.Close()
 		return nil, fmt.Errorf("sqlite: %w", err)
 	}
+	// Whoever held a backfill is gone: there is one process.
+	const free = `UPDATE backfills SET lease_token = 0, lease_until = ? WHERE lease_token <> 0`
+	if _, err := db.ExecContext(ctx, free, micros(time.Now())); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("sqlite: %w", err)
+	}
 	var n int64
 	if err := s.reads.QueryRowContext(ctx, `SELECT count(*) FROM review_queue`).Scan(&n); err != nil {
 		s.Close()

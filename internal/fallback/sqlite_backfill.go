@@ -3,6 +3,7 @@ package fallback
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,14 +15,18 @@ import (
 
 const sqliteBackfill = `id, client, flow, state, dry, rate, coalesce(max_credits, -1), loaded_line, digest, planned_line, fed_line, fed_all,
        rows_n, unreadable_n, refused_n, distinct_n, asked_n, waiting_n, own_n, valid_n, invalid_n, risky_n, unresolved_n, known_n,
-       credits, plan_known, plan_open, plan_ask, created_at, updated_at, loaded_at, began_at, finished_at, keep_until`
+       credits, plan_known, plan_open, plan_ask, bad, created_at, updated_at, loaded_at, began_at, finished_at, keep_until`
 
 // scanSQLiteBackfill reads sqliteBackfill, and before it what more says.
 func scanSQLiteBackfill(row interface{ Scan(...any) error }, more ...any) (b Backfill, err error) {
 	var created, updated, loaded, began, finished, keep sql.NullInt64
+	var bad string
 	err = row.Scan(append(more, &b.ID, &b.Client, &b.Flow, &b.State, &b.Dry, &b.Rate, &b.MaxCredits, &b.LoadedLine, &b.Digest, &b.PlannedLine,
 		&b.FedLine, &b.FedAll, &b.Rows, &b.Unreadable, &b.Refused, &b.Distinct, &b.Asked, &b.Waiting, &b.Own, &b.Valid, &b.Invalid, &b.Risky,
-		&b.Unresolved, &b.Known, &b.Credits, &b.PlanKnown, &b.PlanOpen, &b.PlanAsk, &created, &updated, &loaded, &began, &finished, &keep)...)
+		&b.Unresolved, &b.Known, &b.Credits, &b.PlanKnown, &b.PlanOpen, &b.PlanAsk, &bad, &created, &updated, &loaded, &began, &finished, &keep)...)
+	if err == nil {
+		err = json.Unmarshal([]byte(bad), &b.Bad)
+	}
 	b.CreatedAt, b.UpdatedAt, b.LoadedAt = fromMicros(created), fromMicros(updated), fromMicros(loaded)
 	b.BeganAt, b.FinishedAt, b.KeepUntil = fromMicros(began), fromMicros(finished), fromMicros(keep)
 	return b, err
@@ -124,7 +129,7 @@ func (s *SQLite) LoadBackfill(ctx context.Context, l BackfillLease, c BackfillCh
 		row    = `INSERT INTO backfill_rows (backfill, line, fingerprint, fault, input) VALUES (?, ?, ?, ?, ?)`
 		loaded = `
 UPDATE backfills SET loaded_line = ?, digest = ?, rows_n = rows_n + ?, unreadable_n = unreadable_n + ?, refused_n = refused_n + ?,
-       updated_at = ?, lease_until = ?
+       updated_at = ?, lease_until = ?, bad = ?
  WHERE number = ?`
 	)
 	defer s.metrics.observe("backfill_load", time.Now(), &err)
@@ -158,7 +163,11 @@ UPDATE backfills SET loaded_line = ?, digest = ?, rows_n = rows_n + ?, unreadabl
 				return none, err
 			}
 		}
-		_, err = tx.ExecContext(ctx, loaded, c.Line, c.Digest, len(c.Rows), unreadable, refused, micros(now), micros(now.Add(lease)), l.number)
+		bad, err := c.bad(b.Bad)
+		if err != nil {
+			return none, err
+		}
+		_, err = tx.ExecContext(ctx, loaded, c.Line, c.Digest, len(c.Rows), unreadable, refused, micros(now), micros(now.Add(lease)), bad, l.number)
 		return none, err
 	})
 	return wrapped("load backfill", err)

@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS backfills (
     plan_known    bigint      NOT NULL DEFAULT 0,
     plan_open     bigint      NOT NULL DEFAULT 0,
     plan_ask      bigint      NOT NULL DEFAULT 0,
+    bad           jsonb       NOT NULL DEFAULT '[]', -- the first unreadable rows: [line, fault]
     created_at    timestamptz NOT NULL DEFAULT now(),
     updated_at    timestamptz NOT NULL DEFAULT now(),
     loaded_at     timestamptz,

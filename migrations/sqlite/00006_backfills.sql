@@ -35,6 +35,7 @@ CREATE TABLE backfills (
     plan_known    INTEGER NOT NULL DEFAULT 0,
     plan_open     INTEGER NOT NULL DEFAULT 0,
     plan_ask      INTEGER NOT NULL DEFAULT 0,
+    bad           TEXT    NOT NULL DEFAULT '[]',
     created_at    INTEGER NOT NULL,
     updated_at    INTEGER NOT NULL,
     loaded_at     INTEGER,

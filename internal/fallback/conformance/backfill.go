@@ -189,7 +189,8 @@ func backfillLoads(t *testing.T, b Bed) {
 	}
 	again, l2, err := b.OpenBackfill(t.Context(), other)
 	must(t, "OpenBackfill again", err)
-	if again.ID != n.ID || again.LoadedLine != 4 || string(again.Digest) != "one" || again.Rows != 3 || again.Unreadable != 1 || again.Refused != 1 {
+	if again.ID != n.ID || again.LoadedLine != 4 || string(again.Digest) != "one" || again.Rows != 3 || again.Unreadable != 1 || again.Refused != 1 ||
+		len(again.Bad) != 1 || again.Bad[0] != (fallback.BadRow{Line: 3, Fault: "not_json"}) {
 		t.Errorf("OpenBackfill again = %+v, want it as far as it was", again)
 	}
 	if err := b.LoadBackfill(t.Context(), l, chunk("late", 5, row(5, 5)), lease); !errors.Is(err, fallback.ErrLeaseLost) {
