@@ -11,7 +11,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 
 PKG      ?= ./...
 # Packages with stories of days and weeks in simulated time, for which the race detector is too slow: a second pass runs them whole.
-DAYS     := ./internal/validate ./internal/revalidate ./internal/world
+DAYS     := ./internal/validate ./internal/revalidate ./internal/backfill ./internal/world
 # Packages with stories in real time, of several gateways at once: one package after the other, after all others, or what the
 # stories are about is how busy the machine is.
 STORIES  := ./internal/gateway ./internal/ratelimit ./internal/flight ./internal/fallback ./internal/soak ./cmd/validator-gw

@@ -261,6 +261,13 @@ func fieldsOf(of *Settings) []field {
 		at("queue.keep_address", durations(0, 365*day), func(x *S) *D { return &x.Queue.KeepAddress },
 			"Not in effect yet. How long the encrypted address outlives its review."),
 
+		at("backfill.share", shares(1), func(x *S) *float64 { return &x.Backfill.Share },
+			"Share of `upstream.rate` that the lists in work in one process take together, at most; 0 feeds none. People and the loop's other reviews go first in any case."),
+		at("backfill.keep", durations(1*time.Hour, 90*day), func(x *S) *D { return &x.Backfill.Keep },
+			"Time that results and inputs of a list stay after its end; then all of it is deleted."),
+		at("backfill.max_rows", counts(1, 1_000_000_000), func(x *S) *int { return &x.Backfill.MaxRows },
+			"Rows of one list; a longer one is refused."),
+
 		at("ingress.per_key", limits(), func(x *S) *Limit { return &x.Ingress.PerKey },
 			"Not in effect yet. Requests of one client key."),
 		at("ingress.per_ip", limits(), func(x *S) *Limit { return &x.Ingress.PerIP },

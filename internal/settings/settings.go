@@ -48,6 +48,7 @@ type Settings struct {
 	RetryAfter  RetryAfter
 	Cache       Cache
 	Queue       Queue
+	Backfill    Backfill
 	Ingress     Ingress
 	Log         Log
 	Address     Address
@@ -161,6 +162,16 @@ type Queue struct {
 	KeepAddress time.Duration
 }
 
+// Backfill is how lists of addresses are worked off.
+type Backfill struct {
+	// Share of the upstream's rate that the lists in the hands of one process take together, at most.
+	Share float64
+	// Keep is how long results and inputs stay after the end.
+	Keep time.Duration
+	// MaxRows bounds one list.
+	MaxRows int
+}
+
 // Ingress is who gets in.
 type Ingress struct {
 	// PerKey limits one client key, PerIP one address of a browser that calls by itself.
@@ -256,7 +267,8 @@ func Default() *Settings {
 			Jitter:      0.1,
 			Memory:      32 << 20,
 		},
-		Queue: Queue{Workers: 8, Batch: 50, Lease: 30 * time.Second, MaxOpen: 1_000_000},
+		Queue:    Queue{Workers: 8, Batch: 50, Lease: 30 * time.Second, MaxOpen: 1_000_000},
+		Backfill: Backfill{Share: 0.5, Keep: 7 * day, MaxRows: 10_000_000},
 		Ingress: Ingress{
 			PerKey: Limit{1000, 2000}, PerIP: Limit{5, 20},
 			Concurrency: 512, QueueWait: 20 * time.Millisecond,

@@ -31,7 +31,7 @@ var designDefaults = map[string]string{
 	"cache.risky.soft": "7d", "cache.risky.hard": "30d", "cache.mailbox_full.soft": "1h",
 	"cache.mailbox_full.hard": "24h", "cache.unresolved.soft": "24h", "cache.unresolved.hard": "24h",
 	"cache.marker.min": "30s", "cache.marker.max": "1m", "cache.jitter": "0.1", "cache.memory": "32MiB",
-	"queue.workers": "8", "queue.batch": "50", "queue.lease": "30s", "queue.max_open": "1000000",
+	"queue.workers": "8", "queue.batch": "50", "queue.lease": "30s", "queue.max_open": "1000000", "backfill.share": "0.5", "backfill.keep": "7d", "backfill.max_rows": "10000000",
 	"queue.keep_address": "0",
 	"lists.allow":        "", "lists.deny": "", "lists.deny_major": "",
 	"address.long_local_parts": "false", "address.test_domains": "false", "address.extra_tlds": "", "address.dedupe_key": "false",
@@ -90,7 +90,7 @@ func TestEachRowIsOneField(t *testing.T) {
 	for _, f := range fields {
 		s := Default()
 		changed := false
-		others := []string{"hold", "accept_pending", "true", "1", "0.3", "7", "21", "777ms", "10ms", "7s", "20s", "7/s", "250", "7MiB"}
+		others := []string{"hold", "accept_pending", "true", "1", "0.3", "7", "21", "777ms", "10ms", "7s", "20s", "7/s", "250", "7MiB", "2h"}
 		for _, text := range others {
 			if before := f.get(s); f.set(s, text) == nil && f.get(s) != before {
 				changed = true
