@@ -21,16 +21,25 @@ import (
 
 // Defines values for BackfillState.
 const (
-	BackfillStateDone    BackfillState = "done"
-	BackfillStateRunning BackfillState = "running"
-	BackfillStateStopped BackfillState = "stopped"
-	BackfillStateWaiting BackfillState = "waiting"
+	BackfillStateCancelled BackfillState = "cancelled"
+	BackfillStateDone      BackfillState = "done"
+	BackfillStateLoading   BackfillState = "loading"
+	BackfillStatePlanned   BackfillState = "planned"
+	BackfillStateRunning   BackfillState = "running"
+	BackfillStateStopped   BackfillState = "stopped"
+	BackfillStateWaiting   BackfillState = "waiting"
 )
 
 // Valid indicates whether the value is a known member of the BackfillState enum.
 func (e BackfillState) Valid() bool {
 	switch e {
+	case BackfillStateCancelled:
+		return true
 	case BackfillStateDone:
+		return true
+	case BackfillStateLoading:
+		return true
+	case BackfillStatePlanned:
 		return true
 	case BackfillStateRunning:
 		return true
@@ -315,21 +324,33 @@ type Backfill struct {
 	// ID Names the backfill.
 	ID string `json:"id"`
 
-	// State `running`; `waiting` (for the upstream, the rate or the queue); `stopped` (`max_credits` is reached);
-	// `done`.
+	// State `loading` (the list is not whole yet), `running`, `waiting` (for the upstream, or all that is left for its mailboxes),
+	// `planned` (a dry run has counted), `stopped` (`max_credits` is reached), `cancelled`, `done`.
 	State BackfillState `json:"state"`
 
 	// Rows Rows of the list.
 	Rows int64 `json:"rows"`
 
-	// Distinct Distinct addresses in it.
+	// Distinct Distinct addresses found in it so far.
 	Distinct int64 `json:"distinct"`
 
-	// Unreadable Rows without an address.
+	// Unreadable Rows that could not be read.
 	Unreadable int64 `json:"unreadable"`
+
+	// BadLines The first of them, 100 at most.
+	BadLines []BadLine `json:"bad_lines"`
+
+	// Refused Rows whose text can't be an address; they are `invalid` and cost nothing.
+	Refused int64 `json:"refused"`
 
 	// Done Distinct addresses with a final answer.
 	Done int64 `json:"done"`
+
+	// Known Those of them that nobody had to be asked for.
+	Known int64 `json:"known"`
+
+	// Waiting Distinct addresses whose mailbox asked to be tried again later.
+	Waiting int64 `json:"waiting"`
 
 	// ByStatus Final answers by status.
 	ByStatus struct {
@@ -339,28 +360,64 @@ type Backfill struct {
 		Unresolved int64 `json:"unresolved"`
 	} `json:"by_status"`
 
-	// Credits Paid checks so far.
+	// Credits Checks so far that the upstream may have billed.
 	Credits int64 `json:"credits"`
 
 	// MaxCredits The bound; null for none.
 	MaxCredits *int64 `json:"max_credits"`
 
-	// CreatedAt When the list was stored.
+	// Plan What a dry run counted; null without one.
+	Plan *BackfillPlan `json:"plan"`
+
+	// CreatedAt When it began.
 	CreatedAt time.Time `json:"created_at"`
 
-	// FinishedAt When it was done.
+	// FinishedAt When it was done or cancelled.
 	FinishedAt *time.Time `json:"finished_at"`
 
-	// EstimateMs Milliseconds until it is done at the present pace; null when it does not move.
+	// EstimateMs Milliseconds until it is done at the pace it had so far, without what waits for its mailbox; null when it does not
+	// move.
 	EstimateMs *int64 `json:"estimate_ms"`
 
 	// ResultsUntil When results and inputs are deleted.
 	ResultsUntil *time.Time `json:"results_until"`
 }
 
-// BackfillState `running`; `waiting` (for the upstream, the rate or the queue); `stopped` (`max_credits` is reached);
-// `done`.
+// BackfillState `loading` (the list is not whole yet), `running`, `waiting` (for the upstream, or all that is left for its mailboxes),
+// `planned` (a dry run has counted), `stopped` (`max_credits` is reached), `cancelled`, `done`.
 type BackfillState string
+
+// BackfillPlan What a list will cost.
+type BackfillPlan struct {
+	// Known Distinct addresses that are known and fresh, or refused by your own list.
+	Known int64 `json:"known"`
+
+	// Open Distinct addresses that are being checked already.
+	Open int64 `json:"open"`
+
+	// Credits Distinct addresses that have to be asked for. A mailbox that asks to be tried again costs more than one.
+	Credits int64 `json:"credits"`
+
+	// TimeMs Milliseconds that asking for them takes at best; 0 while lists have no share of the rate.
+	TimeMs int64 `json:"time_ms"`
+}
+
+// Backfills A page of backfills.
+type Backfills struct {
+	Backfills []Backfill `json:"backfills"`
+
+	// Next What to give as `before` for the next page; null when this is the last.
+	Next *string `json:"next"`
+}
+
+// BadLine A row that could not be read.
+type BadLine struct {
+	// Line The number of its first line in the input, from 1.
+	Line int64 `json:"line"`
+
+	// Reason Why: `line_too_long`, `bad_quotes`, `no_column`, `not_json`, `no_email`.
+	Reason string `json:"reason"`
+}
 
 // CallbackMessage What a callback is told, signed as [Standard Webhooks](https://www.standardwebhooks.com).
 type CallbackMessage struct {
@@ -422,6 +479,9 @@ type EraseRequest struct {
 
 // Erased How much of the address was kept.
 type Erased struct {
+	// BackfillRows Rows of lists; each stays as an empty one.
+	BackfillRows int64 `json:"backfill_rows"`
+
 	// IdempotentAnswers Answers under an `Idempotency-Key`.
 	IdempotentAnswers int64 `json:"idempotent_answers"`
 
@@ -828,22 +888,38 @@ type GetSettingsParams struct {
 	Traceparent *Traceparent `json:"traceparent,omitempty"`
 }
 
+// ListBackfillsParams defines parameters for ListBackfills.
+type ListBackfillsParams struct {
+	// Before Those that are older than the one with this id; `next` of the page before.
+	Before *string `form:"before,omitempty" json:"before,omitempty"`
+
+	// XRequestID Names this request in the gateway's logs and comes back in the response. Taken when it matches
+	// `[A-Za-z0-9._-]{1,128}`, else replaced by a fresh UUIDv7.
+	XRequestID *RequestID `json:"X-Request-Id,omitempty"`
+
+	// Traceparent W3C Trace Context. One that can't be read is ignored.
+	Traceparent *Traceparent `json:"traceparent,omitempty"`
+}
+
+// CreateBackfillTextBody defines parameters for CreateBackfill.
+type CreateBackfillTextBody = string
+
 // CreateBackfillParams defines parameters for CreateBackfill.
 type CreateBackfillParams struct {
-	// Column The CSV column that holds the address; `email` unless given.
+	// Column The CSV column, or JSON key, that holds the address; `email` and the like unless given.
 	Column *string `form:"column,omitempty" json:"column,omitempty"`
 
 	// Flow The flow whose policy decides; `signup` unless given.
 	Flow *string `form:"flow,omitempty" json:"flow,omitempty"`
 
-	// Rate Most checks asked of the upstream, such as `5/s` or `300/m`; the shared rate unless given.
+	// Rate Most checks asked of the upstream, such as `5/s` or `300/m`; the share that all lists have unless given.
 	Rate *string `form:"rate,omitempty" json:"rate,omitempty"`
 
-	// MaxCredits Stop asking the upstream after so many paid checks; no bound unless given.
+	// MaxCredits Stop before the check that would cost more than so many; no bound unless given.
 	MaxCredits *int64 `form:"max_credits,omitempty" json:"max_credits,omitempty"`
 
-	// Callback Name of a configured callback, told once the backfill is done.
-	Callback *string `form:"callback,omitempty" json:"callback,omitempty"`
+	// DryRun Only count what it would cost. It ends as `planned`, and can be resumed.
+	DryRun *bool `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 
 	// IdempotencyKey 1 to 255 visible ASCII characters, in quotation marks (`"…"`, with `\"` and `\\`) or bare; both are the same key.
 	// Keys are your own: other clients' are others.
@@ -866,6 +942,16 @@ type CreateBackfillParams struct {
 	Traceparent *Traceparent `json:"traceparent,omitempty"`
 }
 
+// CancelBackfillParams defines parameters for CancelBackfill.
+type CancelBackfillParams struct {
+	// XRequestID Names this request in the gateway's logs and comes back in the response. Taken when it matches
+	// `[A-Za-z0-9._-]{1,128}`, else replaced by a fresh UUIDv7.
+	XRequestID *RequestID `json:"X-Request-Id,omitempty"`
+
+	// Traceparent W3C Trace Context. One that can't be read is ignored.
+	Traceparent *Traceparent `json:"traceparent,omitempty"`
+}
+
 // GetBackfillParams defines parameters for GetBackfill.
 type GetBackfillParams struct {
 	// XRequestID Names this request in the gateway's logs and comes back in the response. Taken when it matches
@@ -876,8 +962,25 @@ type GetBackfillParams struct {
 	Traceparent *Traceparent `json:"traceparent,omitempty"`
 }
 
+// ResumeBackfillParams defines parameters for ResumeBackfill.
+type ResumeBackfillParams struct {
+	// MaxCredits The bound from now on, for all that it costs from the beginning; -1 for none. Unchanged unless given.
+	MaxCredits *int64 `form:"max_credits,omitempty" json:"max_credits,omitempty"`
+
+	// XRequestID Names this request in the gateway's logs and comes back in the response. Taken when it matches
+	// `[A-Za-z0-9._-]{1,128}`, else replaced by a fresh UUIDv7.
+	XRequestID *RequestID `json:"X-Request-Id,omitempty"`
+
+	// Traceparent W3C Trace Context. One that can't be read is ignored.
+	Traceparent *Traceparent `json:"traceparent,omitempty"`
+}
+
 // GetBackfillResultsParams defines parameters for GetBackfillResults.
 type GetBackfillResultsParams struct {
+	// Partial Do not wait until it is done. What is open is `needs_review` then; what was not asked has no status and the reason
+	// `not_asked`.
+	Partial *bool `form:"partial,omitempty" json:"partial,omitempty"`
+
 	// XRequestID Names this request in the gateway's logs and comes back in the response. Taken when it matches
 	// `[A-Za-z0-9._-]{1,128}`, else replaced by a fresh UUIDv7.
 	XRequestID *RequestID `json:"X-Request-Id,omitempty"`
@@ -972,6 +1075,9 @@ type ReviewEndedParams struct {
 
 // EraseAddressJSONRequestBody defines body for EraseAddress for application/json ContentType.
 type EraseAddressJSONRequestBody = EraseRequest
+
+// CreateBackfillTextRequestBody defines body for CreateBackfill for text/plain ContentType.
+type CreateBackfillTextRequestBody = CreateBackfillTextBody
 
 // RevalidateJSONRequestBody defines body for Revalidate for application/json ContentType.
 type RevalidateJSONRequestBody = RevalidateRequest
@@ -1106,32 +1212,73 @@ type ClientInterface interface {
 	// Corresponds with GET /admin/settings (the `GetSettings` operationId).
 	GetSettings(ctx context.Context, params *GetSettingsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListBackfills The backfills of this key
+	//
+	// The newest first, 100 at most.
+	//
+	// Corresponds with GET /backfills (the `ListBackfills` operationId).
+	ListBackfills(ctx context.Context, params *ListBackfillsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// CreateBackfillWithBody Validate a list of addresses
 	//
-	// *Not built yet: answers 501.*
+	// Streams a list of any size, gzipped or not: CSV with a header line, one JSON value a line (a string, or an object with
+	// `email`), or one address a line. It is read as fast as it can be stored; no progress for 30 s ends it. The answer comes
+	// when the whole list is stored. From then on it is worked off at a steady pace beside the interactive traffic, one check
+	// an address, and none for what is known and fresh. A line that can't be read is reported by its number and loses nothing
+	// else.
 	//
-	// Streams a list of any size: CSV with a header line, or one JSON value a line (a string, or an object with
-	// `email`). The list is worked off at a steady pace beside the interactive traffic. The answer comes when the
-	// whole list is stored.
+	// With an `Idempotency-Key` the same list can be sent again: once it is stored the answer is how it stands now, and a list
+	// that broke off is stored from there on. The parameters must be the same; what is sent is compared with what is stored
+	// as far as that goes.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /backfills (the `CreateBackfill` operationId).
 	CreateBackfillWithBody(ctx context.Context, params *CreateBackfillParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetBackfill Progress of a backfill
+	// CreateBackfillWithTextBody Validate a list of addresses
 	//
-	// *Not built yet: answers 501.*
+	// Streams a list of any size, gzipped or not: CSV with a header line, one JSON value a line (a string, or an object with
+	// `email`), or one address a line. It is read as fast as it can be stored; no progress for 30 s ends it. The answer comes
+	// when the whole list is stored. From then on it is worked off at a steady pace beside the interactive traffic, one check
+	// an address, and none for what is known and fresh. A line that can't be read is reported by its number and loses nothing
+	// else.
+	//
+	// With an `Idempotency-Key` the same list can be sent again: once it is stored the answer is how it stands now, and a list
+	// that broke off is stored from there on. The parameters must be the same; what is sent is compared with what is stored
+	// as far as that goes.
+	//
+	// Takes a body of the `text/plain` content type.
+	//
+	// Corresponds with POST /backfills (the `CreateBackfill` operationId).
+	CreateBackfillWithTextBody(ctx context.Context, params *CreateBackfillParams, body CreateBackfillTextRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CancelBackfill End a backfill
+	//
+	// What is being asked just now is waited for, and counted. What nobody else waits for is not asked any more. Partial results
+	// stay for 7 days.
+	//
+	// Corresponds with DELETE /backfills/{id} (the `CancelBackfill` operationId).
+	CancelBackfill(ctx context.Context, id BackfillID, params *CancelBackfillParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetBackfill Progress of a backfill
 	//
 	// Corresponds with GET /backfills/{id} (the `GetBackfill` operationId).
 	GetBackfill(ctx context.Context, id BackfillID, params *GetBackfillParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ResumeBackfill Let a planned or stopped backfill go on
+	//
+	// Gives it another bound of credits, if one is given. One that is running only gets the bound.
+	//
+	// Corresponds with POST /backfills/{id} (the `ResumeBackfill` operationId).
+	ResumeBackfill(ctx context.Context, id BackfillID, params *ResumeBackfillParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetBackfillResults The results of a backfill
 	//
-	// *Not built yet: answers 501.*
-	//
 	// One row an input row, in the order of the input: `input`, `normalized`, `status`, `decision`, `reason`,
-	// `suggestion`. CSV, or with `Accept: application/x-ndjson` one JSON object a line. Kept for 7 days.
+	// `suggestion`. CSV, or with `Accept: application/x-ndjson` one JSON object a line. A row that could not be read has a reason
+	// and no status (`line_too_long`, `bad_quotes`, `no_column`, `not_json`, `no_email`), and so has one whose address was
+	// `erased`. Kept for 7 days (`backfill.keep`).
 	//
 	// Corresponds with GET /backfills/{id}/results (the `GetBackfillResults` operationId).
 	GetBackfillResults(ctx context.Context, id BackfillID, params *GetBackfillResultsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -1339,13 +1486,34 @@ func (c *Client) GetSettings(ctx context.Context, params *GetSettingsParams, req
 	return c.Client.Do(req)
 }
 
+// ListBackfills The backfills of this key
+//
+// The newest first, 100 at most.
+//
+// Corresponds with GET /backfills (the `ListBackfills` operationId).
+func (c *Client) ListBackfills(ctx context.Context, params *ListBackfillsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListBackfillsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // CreateBackfillWithBody Validate a list of addresses
 //
-// *Not built yet: answers 501.*
+// Streams a list of any size, gzipped or not: CSV with a header line, one JSON value a line (a string, or an object with
+// `email`), or one address a line. It is read as fast as it can be stored; no progress for 30 s ends it. The answer comes
+// when the whole list is stored. From then on it is worked off at a steady pace beside the interactive traffic, one check
+// an address, and none for what is known and fresh. A line that can't be read is reported by its number and loses nothing
+// else.
 //
-// Streams a list of any size: CSV with a header line, or one JSON value a line (a string, or an object with
-// `email`). The list is worked off at a steady pace beside the interactive traffic. The answer comes when the
-// whole list is stored.
+// With an `Idempotency-Key` the same list can be sent again: once it is stored the answer is how it stands now, and a list
+// that broke off is stored from there on. The parameters must be the same; what is sent is compared with what is stored
+// as far as that goes.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1362,9 +1530,52 @@ func (c *Client) CreateBackfillWithBody(ctx context.Context, params *CreateBackf
 	return c.Client.Do(req)
 }
 
-// GetBackfill Progress of a backfill
+// CreateBackfillWithTextBody Validate a list of addresses
 //
-// *Not built yet: answers 501.*
+// Streams a list of any size, gzipped or not: CSV with a header line, one JSON value a line (a string, or an object with
+// `email`), or one address a line. It is read as fast as it can be stored; no progress for 30 s ends it. The answer comes
+// when the whole list is stored. From then on it is worked off at a steady pace beside the interactive traffic, one check
+// an address, and none for what is known and fresh. A line that can't be read is reported by its number and loses nothing
+// else.
+//
+// With an `Idempotency-Key` the same list can be sent again: once it is stored the answer is how it stands now, and a list
+// that broke off is stored from there on. The parameters must be the same; what is sent is compared with what is stored
+// as far as that goes.
+//
+// Takes a body of the `text/plain` content type.
+//
+// Corresponds with POST /backfills (the `CreateBackfill` operationId).
+func (c *Client) CreateBackfillWithTextBody(ctx context.Context, params *CreateBackfillParams, body CreateBackfillTextRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateBackfillRequestWithTextBody(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CancelBackfill End a backfill
+//
+// What is being asked just now is waited for, and counted. What nobody else waits for is not asked any more. Partial results
+// stay for 7 days.
+//
+// Corresponds with DELETE /backfills/{id} (the `CancelBackfill` operationId).
+func (c *Client) CancelBackfill(ctx context.Context, id BackfillID, params *CancelBackfillParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCancelBackfillRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetBackfill Progress of a backfill
 //
 // Corresponds with GET /backfills/{id} (the `GetBackfill` operationId).
 func (c *Client) GetBackfill(ctx context.Context, id BackfillID, params *GetBackfillParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1379,12 +1590,29 @@ func (c *Client) GetBackfill(ctx context.Context, id BackfillID, params *GetBack
 	return c.Client.Do(req)
 }
 
+// ResumeBackfill Let a planned or stopped backfill go on
+//
+// Gives it another bound of credits, if one is given. One that is running only gets the bound.
+//
+// Corresponds with POST /backfills/{id} (the `ResumeBackfill` operationId).
+func (c *Client) ResumeBackfill(ctx context.Context, id BackfillID, params *ResumeBackfillParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewResumeBackfillRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // GetBackfillResults The results of a backfill
 //
-// *Not built yet: answers 501.*
-//
 // One row an input row, in the order of the input: `input`, `normalized`, `status`, `decision`, `reason`,
-// `suggestion`. CSV, or with `Accept: application/x-ndjson` one JSON object a line. Kept for 7 days.
+// `suggestion`. CSV, or with `Accept: application/x-ndjson` one JSON object a line. A row that could not be read has a reason
+// and no status (`line_too_long`, `bad_quotes`, `no_column`, `not_json`, `no_email`), and so has one whose address was
+// `erased`. Kept for 7 days (`backfill.keep`).
 //
 // Corresponds with GET /backfills/{id}/results (the `GetBackfillResults` operationId).
 func (c *Client) GetBackfillResults(ctx context.Context, id BackfillID, params *GetBackfillResultsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1803,6 +2031,97 @@ func NewGetSettingsRequest(server string, params *GetSettingsParams) (*http.Requ
 	return req, nil
 }
 
+// NewListBackfillsRequest constructs an http.Request for the ListBackfills method
+func NewListBackfillsRequest(server string, params *ListBackfillsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/backfills")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Before != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "before", *params.Before, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XRequestID != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Request-Id", *params.XRequestID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Request-Id", headerParam0)
+		}
+
+		if params.Traceparent != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "traceparent", *params.Traceparent, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("traceparent", headerParam1)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewCreateBackfillRequestWithTextBody calls the generic CreateBackfill builder with text/plain body
+func NewCreateBackfillRequestWithTextBody(server string, params *CreateBackfillParams, body CreateBackfillTextRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	if stringer, ok := interface{}(body).(fmt.Stringer); ok {
+		bodyReader = strings.NewReader(stringer.String())
+	} else {
+		bodyReader = strings.NewReader(fmt.Sprint(body))
+	}
+	return NewCreateBackfillRequestWithBody(server, params, "text/plain", bodyReader)
+}
+
 // NewCreateBackfillRequestWithBody constructs an http.Request for the CreateBackfill method, with any body, and a specified content type
 func NewCreateBackfillRequestWithBody(server string, params *CreateBackfillParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
@@ -1879,9 +2198,9 @@ func NewCreateBackfillRequestWithBody(server string, params *CreateBackfillParam
 
 		}
 
-		if params.Callback != nil {
+		if params.DryRun != nil {
 
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "callback", *params.Callback, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "dry_run", *params.DryRun, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -1937,6 +2256,66 @@ func NewCreateBackfillRequestWithBody(server string, params *CreateBackfillParam
 			}
 
 			req.Header.Set("traceparent", headerParam2)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewCancelBackfillRequest constructs an http.Request for the CancelBackfill method
+func NewCancelBackfillRequest(server string, id BackfillID, params *CancelBackfillParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/backfills/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XRequestID != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Request-Id", *params.XRequestID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Request-Id", headerParam0)
+		}
+
+		if params.Traceparent != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "traceparent", *params.Traceparent, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("traceparent", headerParam1)
 		}
 
 	}
@@ -2004,6 +2383,93 @@ func NewGetBackfillRequest(server string, id BackfillID, params *GetBackfillPara
 	return req, nil
 }
 
+// NewResumeBackfillRequest constructs an http.Request for the ResumeBackfill method
+func NewResumeBackfillRequest(server string, id BackfillID, params *ResumeBackfillParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/backfills/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.MaxCredits != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "max_credits", *params.MaxCredits, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XRequestID != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Request-Id", *params.XRequestID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-Request-Id", headerParam0)
+		}
+
+		if params.Traceparent != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "traceparent", *params.Traceparent, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("traceparent", headerParam1)
+		}
+
+	}
+
+	return req, nil
+}
+
 // NewGetBackfillResultsRequest constructs an http.Request for the GetBackfillResults method
 func NewGetBackfillResultsRequest(server string, id BackfillID, params *GetBackfillResultsParams) (*http.Request, error) {
 	var err error
@@ -2028,6 +2494,33 @@ func NewGetBackfillResultsRequest(server string, id BackfillID, params *GetBackf
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Partial != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "partial", *params.Partial, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
@@ -2617,34 +3110,81 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /admin/settings (the `GetSettings` operationId).
 	GetSettingsWithResponse(ctx context.Context, params *GetSettingsParams, reqEditors ...RequestEditorFn) (*GetSettingsResponse, error)
 
+	// ListBackfillsWithResponse The backfills of this key
+	//
+	// The newest first, 100 at most.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /backfills (the `ListBackfills` operationId).
+	ListBackfillsWithResponse(ctx context.Context, params *ListBackfillsParams, reqEditors ...RequestEditorFn) (*ListBackfillsResponse, error)
+
 	// CreateBackfillWithBodyWithResponse Validate a list of addresses
 	//
-	// *Not built yet: answers 501.*
+	// Streams a list of any size, gzipped or not: CSV with a header line, one JSON value a line (a string, or an object with
+	// `email`), or one address a line. It is read as fast as it can be stored; no progress for 30 s ends it. The answer comes
+	// when the whole list is stored. From then on it is worked off at a steady pace beside the interactive traffic, one check
+	// an address, and none for what is known and fresh. A line that can't be read is reported by its number and loses nothing
+	// else.
 	//
-	// Streams a list of any size: CSV with a header line, or one JSON value a line (a string, or an object with
-	// `email`). The list is worked off at a steady pace beside the interactive traffic. The answer comes when the
-	// whole list is stored.
+	// With an `Idempotency-Key` the same list can be sent again: once it is stored the answer is how it stands now, and a list
+	// that broke off is stored from there on. The parameters must be the same; what is sent is compared with what is stored
+	// as far as that goes.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /backfills (the `CreateBackfill` operationId).
 	CreateBackfillWithBodyWithResponse(ctx context.Context, params *CreateBackfillParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateBackfillResponse, error)
 
-	// GetBackfillWithResponse Progress of a backfill
+	// CreateBackfillWithTextBodyWithResponse Validate a list of addresses
 	//
-	// *Not built yet: answers 501.*
+	// Streams a list of any size, gzipped or not: CSV with a header line, one JSON value a line (a string, or an object with
+	// `email`), or one address a line. It is read as fast as it can be stored; no progress for 30 s ends it. The answer comes
+	// when the whole list is stored. From then on it is worked off at a steady pace beside the interactive traffic, one check
+	// an address, and none for what is known and fresh. A line that can't be read is reported by its number and loses nothing
+	// else.
+	//
+	// With an `Idempotency-Key` the same list can be sent again: once it is stored the answer is how it stands now, and a list
+	// that broke off is stored from there on. The parameters must be the same; what is sent is compared with what is stored
+	// as far as that goes.
+	//
+	// Takes a body of the `text/plain` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /backfills (the `CreateBackfill` operationId).
+	CreateBackfillWithTextBodyWithResponse(ctx context.Context, params *CreateBackfillParams, body CreateBackfillTextRequestBody, reqEditors ...RequestEditorFn) (*CreateBackfillResponse, error)
+
+	// CancelBackfillWithResponse End a backfill
+	//
+	// What is being asked just now is waited for, and counted. What nobody else waits for is not asked any more. Partial results
+	// stay for 7 days.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /backfills/{id} (the `CancelBackfill` operationId).
+	CancelBackfillWithResponse(ctx context.Context, id BackfillID, params *CancelBackfillParams, reqEditors ...RequestEditorFn) (*CancelBackfillResponse, error)
+
+	// GetBackfillWithResponse Progress of a backfill
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /backfills/{id} (the `GetBackfill` operationId).
 	GetBackfillWithResponse(ctx context.Context, id BackfillID, params *GetBackfillParams, reqEditors ...RequestEditorFn) (*GetBackfillResponse, error)
 
+	// ResumeBackfillWithResponse Let a planned or stopped backfill go on
+	//
+	// Gives it another bound of credits, if one is given. One that is running only gets the bound.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /backfills/{id} (the `ResumeBackfill` operationId).
+	ResumeBackfillWithResponse(ctx context.Context, id BackfillID, params *ResumeBackfillParams, reqEditors ...RequestEditorFn) (*ResumeBackfillResponse, error)
+
 	// GetBackfillResultsWithResponse The results of a backfill
 	//
-	// *Not built yet: answers 501.*
-	//
 	// One row an input row, in the order of the input: `input`, `normalized`, `status`, `decision`, `reason`,
-	// `suggestion`. CSV, or with `Accept: application/x-ndjson` one JSON object a line. Kept for 7 days.
+	// `suggestion`. CSV, or with `Accept: application/x-ndjson` one JSON object a line. A row that could not be read has a reason
+	// and no status (`line_too_long`, `bad_quotes`, `no_column`, `not_json`, `no_email`), and so has one whose address was
+	// `erased`. Kept for 7 days (`backfill.keep`).
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -3217,6 +3757,128 @@ func (r GetSettingsResponse) ContentType() string {
 	return ""
 }
 
+// ListBackfillsResponse200Headers the declared response headers of an HTTP 200 response for ListBackfills
+type ListBackfillsResponse200Headers struct {
+	CacheControl string
+	XRequestID   string
+}
+
+// ListBackfillsResponse401Headers the declared response headers of an HTTP 401 response for ListBackfills
+type ListBackfillsResponse401Headers struct {
+	WWWAuthenticate string
+	XRequestID      string
+}
+
+// ListBackfillsResponse403Headers the declared response headers of an HTTP 403 response for ListBackfills
+type ListBackfillsResponse403Headers struct {
+	XRequestID string
+}
+
+// ListBackfillsResponse429Headers the declared response headers of an HTTP 429 response for ListBackfills
+type ListBackfillsResponse429Headers struct {
+	RetryAfter int
+	XRequestID string
+}
+
+// ListBackfillsResponse500Headers the declared response headers of an HTTP 500 response for ListBackfills
+type ListBackfillsResponse500Headers struct {
+	XRequestID string
+}
+
+// ListBackfillsResponse503Headers the declared response headers of an HTTP 503 response for ListBackfills
+type ListBackfillsResponse503Headers struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ListBackfillsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Backfills
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthorized
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *QuotaExceeded
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *Internal
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListBackfillsResponse200Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ListBackfillsResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *ListBackfillsResponse403Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ListBackfillsResponse429Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *ListBackfillsResponse500Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListBackfillsResponse503Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListBackfillsResponse) GetJSON200() *Backfills {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON401 returns the response for an HTTP 401 `application/problem+json` response
+func (r ListBackfillsResponse) GetApplicationProblemJSON401() *Unauthorized {
+	return r.ApplicationProblemJSON401
+}
+
+// GetApplicationProblemJSON403 returns the response for an HTTP 403 `application/problem+json` response
+func (r ListBackfillsResponse) GetApplicationProblemJSON403() *Forbidden {
+	return r.ApplicationProblemJSON403
+}
+
+// GetApplicationProblemJSON429 returns the response for an HTTP 429 `application/problem+json` response
+func (r ListBackfillsResponse) GetApplicationProblemJSON429() *QuotaExceeded {
+	return r.ApplicationProblemJSON429
+}
+
+// GetApplicationProblemJSON500 returns the response for an HTTP 500 `application/problem+json` response
+func (r ListBackfillsResponse) GetApplicationProblemJSON500() *Internal {
+	return r.ApplicationProblemJSON500
+}
+
+// GetApplicationProblemJSON503 returns the response for an HTTP 503 `application/problem+json` response
+func (r ListBackfillsResponse) GetApplicationProblemJSON503() *Unavailable {
+	return r.ApplicationProblemJSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ListBackfillsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListBackfillsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListBackfillsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListBackfillsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // CreateBackfillResponse202Headers the declared response headers of an HTTP 202 response for CreateBackfill
 type CreateBackfillResponse202Headers struct {
 	Location   string
@@ -3245,6 +3907,11 @@ type CreateBackfillResponse409Headers struct {
 	XRequestID string
 }
 
+// CreateBackfillResponse413Headers the declared response headers of an HTTP 413 response for CreateBackfill
+type CreateBackfillResponse413Headers struct {
+	XRequestID string
+}
+
 // CreateBackfillResponse415Headers the declared response headers of an HTTP 415 response for CreateBackfill
 type CreateBackfillResponse415Headers struct {
 	Accept     string
@@ -3267,11 +3934,6 @@ type CreateBackfillResponse500Headers struct {
 	XRequestID string
 }
 
-// CreateBackfillResponse501Headers the declared response headers of an HTTP 501 response for CreateBackfill
-type CreateBackfillResponse501Headers struct {
-	XRequestID string
-}
-
 // CreateBackfillResponse503Headers the declared response headers of an HTTP 503 response for CreateBackfill
 type CreateBackfillResponse503Headers struct {
 	RetryAfter int
@@ -3291,6 +3953,8 @@ type CreateBackfillResponse struct {
 	ApplicationProblemJSON403 *Forbidden
 	// ApplicationProblemJSON409 the response for an HTTP 409 `application/problem+json` response
 	ApplicationProblemJSON409 *Problem
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *BodyTooLarge
 	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
 	ApplicationProblemJSON415 *UnsupportedMediaType
 	// ApplicationProblemJSON422 the response for an HTTP 422 `application/problem+json` response
@@ -3299,8 +3963,6 @@ type CreateBackfillResponse struct {
 	ApplicationProblemJSON429 *QuotaExceeded
 	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
 	ApplicationProblemJSON500 *Internal
-	// ApplicationProblemJSON501 the response for an HTTP 501 `application/problem+json` response
-	ApplicationProblemJSON501 *NotImplemented
 	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
 	ApplicationProblemJSON503 *Unavailable
 	// Headers202 the parsed response headers for an HTTP 202 response
@@ -3313,6 +3975,8 @@ type CreateBackfillResponse struct {
 	Headers403 *CreateBackfillResponse403Headers
 	// Headers409 the parsed response headers for an HTTP 409 response
 	Headers409 *CreateBackfillResponse409Headers
+	// Headers413 the parsed response headers for an HTTP 413 response
+	Headers413 *CreateBackfillResponse413Headers
 	// Headers415 the parsed response headers for an HTTP 415 response
 	Headers415 *CreateBackfillResponse415Headers
 	// Headers422 the parsed response headers for an HTTP 422 response
@@ -3321,8 +3985,6 @@ type CreateBackfillResponse struct {
 	Headers429 *CreateBackfillResponse429Headers
 	// Headers500 the parsed response headers for an HTTP 500 response
 	Headers500 *CreateBackfillResponse500Headers
-	// Headers501 the parsed response headers for an HTTP 501 response
-	Headers501 *CreateBackfillResponse501Headers
 	// Headers503 the parsed response headers for an HTTP 503 response
 	Headers503 *CreateBackfillResponse503Headers
 }
@@ -3352,6 +4014,11 @@ func (r CreateBackfillResponse) GetApplicationProblemJSON409() *Problem {
 	return r.ApplicationProblemJSON409
 }
 
+// GetApplicationProblemJSON413 returns the response for an HTTP 413 `application/problem+json` response
+func (r CreateBackfillResponse) GetApplicationProblemJSON413() *BodyTooLarge {
+	return r.ApplicationProblemJSON413
+}
+
 // GetApplicationProblemJSON415 returns the response for an HTTP 415 `application/problem+json` response
 func (r CreateBackfillResponse) GetApplicationProblemJSON415() *UnsupportedMediaType {
 	return r.ApplicationProblemJSON415
@@ -3370,11 +4037,6 @@ func (r CreateBackfillResponse) GetApplicationProblemJSON429() *QuotaExceeded {
 // GetApplicationProblemJSON500 returns the response for an HTTP 500 `application/problem+json` response
 func (r CreateBackfillResponse) GetApplicationProblemJSON500() *Internal {
 	return r.ApplicationProblemJSON500
-}
-
-// GetApplicationProblemJSON501 returns the response for an HTTP 501 `application/problem+json` response
-func (r CreateBackfillResponse) GetApplicationProblemJSON501() *NotImplemented {
-	return r.ApplicationProblemJSON501
 }
 
 // GetApplicationProblemJSON503 returns the response for an HTTP 503 `application/problem+json` response
@@ -3405,6 +4067,156 @@ func (r CreateBackfillResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r CreateBackfillResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// CancelBackfillResponse202Headers the declared response headers of an HTTP 202 response for CancelBackfill
+type CancelBackfillResponse202Headers struct {
+	CacheControl string
+	XRequestID   string
+}
+
+// CancelBackfillResponse401Headers the declared response headers of an HTTP 401 response for CancelBackfill
+type CancelBackfillResponse401Headers struct {
+	WWWAuthenticate string
+	XRequestID      string
+}
+
+// CancelBackfillResponse403Headers the declared response headers of an HTTP 403 response for CancelBackfill
+type CancelBackfillResponse403Headers struct {
+	XRequestID string
+}
+
+// CancelBackfillResponse404Headers the declared response headers of an HTTP 404 response for CancelBackfill
+type CancelBackfillResponse404Headers struct {
+	XRequestID string
+}
+
+// CancelBackfillResponse409Headers the declared response headers of an HTTP 409 response for CancelBackfill
+type CancelBackfillResponse409Headers struct {
+	XRequestID string
+}
+
+// CancelBackfillResponse429Headers the declared response headers of an HTTP 429 response for CancelBackfill
+type CancelBackfillResponse429Headers struct {
+	RetryAfter int
+	XRequestID string
+}
+
+// CancelBackfillResponse500Headers the declared response headers of an HTTP 500 response for CancelBackfill
+type CancelBackfillResponse500Headers struct {
+	XRequestID string
+}
+
+// CancelBackfillResponse503Headers the declared response headers of an HTTP 503 response for CancelBackfill
+type CancelBackfillResponse503Headers struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type CancelBackfillResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Backfill
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthorized
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *UnknownID
+	// ApplicationProblemJSON409 the response for an HTTP 409 `application/problem+json` response
+	ApplicationProblemJSON409 *Problem
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *QuotaExceeded
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *Internal
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *CancelBackfillResponse202Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *CancelBackfillResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *CancelBackfillResponse403Headers
+	// Headers404 the parsed response headers for an HTTP 404 response
+	Headers404 *CancelBackfillResponse404Headers
+	// Headers409 the parsed response headers for an HTTP 409 response
+	Headers409 *CancelBackfillResponse409Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *CancelBackfillResponse429Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *CancelBackfillResponse500Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *CancelBackfillResponse503Headers
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r CancelBackfillResponse) GetJSON202() *Backfill {
+	return r.JSON202
+}
+
+// GetApplicationProblemJSON401 returns the response for an HTTP 401 `application/problem+json` response
+func (r CancelBackfillResponse) GetApplicationProblemJSON401() *Unauthorized {
+	return r.ApplicationProblemJSON401
+}
+
+// GetApplicationProblemJSON403 returns the response for an HTTP 403 `application/problem+json` response
+func (r CancelBackfillResponse) GetApplicationProblemJSON403() *Forbidden {
+	return r.ApplicationProblemJSON403
+}
+
+// GetApplicationProblemJSON404 returns the response for an HTTP 404 `application/problem+json` response
+func (r CancelBackfillResponse) GetApplicationProblemJSON404() *UnknownID {
+	return r.ApplicationProblemJSON404
+}
+
+// GetApplicationProblemJSON409 returns the response for an HTTP 409 `application/problem+json` response
+func (r CancelBackfillResponse) GetApplicationProblemJSON409() *Problem {
+	return r.ApplicationProblemJSON409
+}
+
+// GetApplicationProblemJSON429 returns the response for an HTTP 429 `application/problem+json` response
+func (r CancelBackfillResponse) GetApplicationProblemJSON429() *QuotaExceeded {
+	return r.ApplicationProblemJSON429
+}
+
+// GetApplicationProblemJSON500 returns the response for an HTTP 500 `application/problem+json` response
+func (r CancelBackfillResponse) GetApplicationProblemJSON500() *Internal {
+	return r.ApplicationProblemJSON500
+}
+
+// GetApplicationProblemJSON503 returns the response for an HTTP 503 `application/problem+json` response
+func (r CancelBackfillResponse) GetApplicationProblemJSON503() *Unavailable {
+	return r.ApplicationProblemJSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r CancelBackfillResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CancelBackfillResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CancelBackfillResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CancelBackfillResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -3444,11 +4256,6 @@ type GetBackfillResponse500Headers struct {
 	XRequestID string
 }
 
-// GetBackfillResponse501Headers the declared response headers of an HTTP 501 response for GetBackfill
-type GetBackfillResponse501Headers struct {
-	XRequestID string
-}
-
 // GetBackfillResponse503Headers the declared response headers of an HTTP 503 response for GetBackfill
 type GetBackfillResponse503Headers struct {
 	RetryAfter int
@@ -3470,8 +4277,6 @@ type GetBackfillResponse struct {
 	ApplicationProblemJSON429 *QuotaExceeded
 	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
 	ApplicationProblemJSON500 *Internal
-	// ApplicationProblemJSON501 the response for an HTTP 501 `application/problem+json` response
-	ApplicationProblemJSON501 *NotImplemented
 	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
 	ApplicationProblemJSON503 *Unavailable
 	// Headers200 the parsed response headers for an HTTP 200 response
@@ -3486,8 +4291,6 @@ type GetBackfillResponse struct {
 	Headers429 *GetBackfillResponse429Headers
 	// Headers500 the parsed response headers for an HTTP 500 response
 	Headers500 *GetBackfillResponse500Headers
-	// Headers501 the parsed response headers for an HTTP 501 response
-	Headers501 *GetBackfillResponse501Headers
 	// Headers503 the parsed response headers for an HTTP 503 response
 	Headers503 *GetBackfillResponse503Headers
 }
@@ -3520,11 +4323,6 @@ func (r GetBackfillResponse) GetApplicationProblemJSON429() *QuotaExceeded {
 // GetApplicationProblemJSON500 returns the response for an HTTP 500 `application/problem+json` response
 func (r GetBackfillResponse) GetApplicationProblemJSON500() *Internal {
 	return r.ApplicationProblemJSON500
-}
-
-// GetApplicationProblemJSON501 returns the response for an HTTP 501 `application/problem+json` response
-func (r GetBackfillResponse) GetApplicationProblemJSON501() *NotImplemented {
-	return r.ApplicationProblemJSON501
 }
 
 // GetApplicationProblemJSON503 returns the response for an HTTP 503 `application/problem+json` response
@@ -3561,10 +4359,179 @@ func (r GetBackfillResponse) ContentType() string {
 	return ""
 }
 
+// ResumeBackfillResponse202Headers the declared response headers of an HTTP 202 response for ResumeBackfill
+type ResumeBackfillResponse202Headers struct {
+	CacheControl string
+	XRequestID   string
+}
+
+// ResumeBackfillResponse400Headers the declared response headers of an HTTP 400 response for ResumeBackfill
+type ResumeBackfillResponse400Headers struct {
+	XRequestID string
+}
+
+// ResumeBackfillResponse401Headers the declared response headers of an HTTP 401 response for ResumeBackfill
+type ResumeBackfillResponse401Headers struct {
+	WWWAuthenticate string
+	XRequestID      string
+}
+
+// ResumeBackfillResponse403Headers the declared response headers of an HTTP 403 response for ResumeBackfill
+type ResumeBackfillResponse403Headers struct {
+	XRequestID string
+}
+
+// ResumeBackfillResponse404Headers the declared response headers of an HTTP 404 response for ResumeBackfill
+type ResumeBackfillResponse404Headers struct {
+	XRequestID string
+}
+
+// ResumeBackfillResponse409Headers the declared response headers of an HTTP 409 response for ResumeBackfill
+type ResumeBackfillResponse409Headers struct {
+	XRequestID string
+}
+
+// ResumeBackfillResponse429Headers the declared response headers of an HTTP 429 response for ResumeBackfill
+type ResumeBackfillResponse429Headers struct {
+	RetryAfter int
+	XRequestID string
+}
+
+// ResumeBackfillResponse500Headers the declared response headers of an HTTP 500 response for ResumeBackfill
+type ResumeBackfillResponse500Headers struct {
+	XRequestID string
+}
+
+// ResumeBackfillResponse503Headers the declared response headers of an HTTP 503 response for ResumeBackfill
+type ResumeBackfillResponse503Headers struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ResumeBackfillResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Backfill
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthorized
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *UnknownID
+	// ApplicationProblemJSON409 the response for an HTTP 409 `application/problem+json` response
+	ApplicationProblemJSON409 *Problem
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *QuotaExceeded
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *Internal
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *ResumeBackfillResponse202Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *ResumeBackfillResponse400Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ResumeBackfillResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *ResumeBackfillResponse403Headers
+	// Headers404 the parsed response headers for an HTTP 404 response
+	Headers404 *ResumeBackfillResponse404Headers
+	// Headers409 the parsed response headers for an HTTP 409 response
+	Headers409 *ResumeBackfillResponse409Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ResumeBackfillResponse429Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *ResumeBackfillResponse500Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ResumeBackfillResponse503Headers
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r ResumeBackfillResponse) GetJSON202() *Backfill {
+	return r.JSON202
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ResumeBackfillResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSON401 returns the response for an HTTP 401 `application/problem+json` response
+func (r ResumeBackfillResponse) GetApplicationProblemJSON401() *Unauthorized {
+	return r.ApplicationProblemJSON401
+}
+
+// GetApplicationProblemJSON403 returns the response for an HTTP 403 `application/problem+json` response
+func (r ResumeBackfillResponse) GetApplicationProblemJSON403() *Forbidden {
+	return r.ApplicationProblemJSON403
+}
+
+// GetApplicationProblemJSON404 returns the response for an HTTP 404 `application/problem+json` response
+func (r ResumeBackfillResponse) GetApplicationProblemJSON404() *UnknownID {
+	return r.ApplicationProblemJSON404
+}
+
+// GetApplicationProblemJSON409 returns the response for an HTTP 409 `application/problem+json` response
+func (r ResumeBackfillResponse) GetApplicationProblemJSON409() *Problem {
+	return r.ApplicationProblemJSON409
+}
+
+// GetApplicationProblemJSON429 returns the response for an HTTP 429 `application/problem+json` response
+func (r ResumeBackfillResponse) GetApplicationProblemJSON429() *QuotaExceeded {
+	return r.ApplicationProblemJSON429
+}
+
+// GetApplicationProblemJSON500 returns the response for an HTTP 500 `application/problem+json` response
+func (r ResumeBackfillResponse) GetApplicationProblemJSON500() *Internal {
+	return r.ApplicationProblemJSON500
+}
+
+// GetApplicationProblemJSON503 returns the response for an HTTP 503 `application/problem+json` response
+func (r ResumeBackfillResponse) GetApplicationProblemJSON503() *Unavailable {
+	return r.ApplicationProblemJSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ResumeBackfillResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ResumeBackfillResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ResumeBackfillResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ResumeBackfillResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // GetBackfillResultsResponse200Headers the declared response headers of an HTTP 200 response for GetBackfillResults
 type GetBackfillResultsResponse200Headers struct {
 	CacheControl string
 	XRequestID   string
+}
+
+// GetBackfillResultsResponse400Headers the declared response headers of an HTTP 400 response for GetBackfillResults
+type GetBackfillResultsResponse400Headers struct {
+	XRequestID string
 }
 
 // GetBackfillResultsResponse401Headers the declared response headers of an HTTP 401 response for GetBackfillResults
@@ -3600,11 +4567,6 @@ type GetBackfillResultsResponse500Headers struct {
 	XRequestID string
 }
 
-// GetBackfillResultsResponse501Headers the declared response headers of an HTTP 501 response for GetBackfillResults
-type GetBackfillResultsResponse501Headers struct {
-	XRequestID string
-}
-
 // GetBackfillResultsResponse503Headers the declared response headers of an HTTP 503 response for GetBackfillResults
 type GetBackfillResultsResponse503Headers struct {
 	RetryAfter int
@@ -3614,6 +4576,8 @@ type GetBackfillResultsResponse503Headers struct {
 type GetBackfillResultsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
 	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
 	ApplicationProblemJSON401 *Unauthorized
 	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
@@ -3626,12 +4590,12 @@ type GetBackfillResultsResponse struct {
 	ApplicationProblemJSON429 *QuotaExceeded
 	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
 	ApplicationProblemJSON500 *Internal
-	// ApplicationProblemJSON501 the response for an HTTP 501 `application/problem+json` response
-	ApplicationProblemJSON501 *NotImplemented
 	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
 	ApplicationProblemJSON503 *Unavailable
 	// Headers200 the parsed response headers for an HTTP 200 response
 	Headers200 *GetBackfillResultsResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *GetBackfillResultsResponse400Headers
 	// Headers401 the parsed response headers for an HTTP 401 response
 	Headers401 *GetBackfillResultsResponse401Headers
 	// Headers403 the parsed response headers for an HTTP 403 response
@@ -3644,10 +4608,13 @@ type GetBackfillResultsResponse struct {
 	Headers429 *GetBackfillResultsResponse429Headers
 	// Headers500 the parsed response headers for an HTTP 500 response
 	Headers500 *GetBackfillResultsResponse500Headers
-	// Headers501 the parsed response headers for an HTTP 501 response
-	Headers501 *GetBackfillResultsResponse501Headers
 	// Headers503 the parsed response headers for an HTTP 503 response
 	Headers503 *GetBackfillResultsResponse503Headers
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r GetBackfillResultsResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
 }
 
 // GetApplicationProblemJSON401 returns the response for an HTTP 401 `application/problem+json` response
@@ -3678,11 +4645,6 @@ func (r GetBackfillResultsResponse) GetApplicationProblemJSON429() *QuotaExceede
 // GetApplicationProblemJSON500 returns the response for an HTTP 500 `application/problem+json` response
 func (r GetBackfillResultsResponse) GetApplicationProblemJSON500() *Internal {
 	return r.ApplicationProblemJSON500
-}
-
-// GetApplicationProblemJSON501 returns the response for an HTTP 501 `application/problem+json` response
-func (r GetBackfillResultsResponse) GetApplicationProblemJSON501() *NotImplemented {
-	return r.ApplicationProblemJSON501
 }
 
 // GetApplicationProblemJSON503 returns the response for an HTTP 503 `application/problem+json` response
@@ -4807,13 +5769,32 @@ func (c *ClientWithResponses) GetSettingsWithResponse(ctx context.Context, param
 	return ParseGetSettingsResponse(rsp)
 }
 
+// ListBackfillsWithResponse The backfills of this key
+//
+// The newest first, 100 at most.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /backfills (the `ListBackfills` operationId).
+func (c *ClientWithResponses) ListBackfillsWithResponse(ctx context.Context, params *ListBackfillsParams, reqEditors ...RequestEditorFn) (*ListBackfillsResponse, error) {
+	rsp, err := c.ListBackfills(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListBackfillsResponse(rsp)
+}
+
 // CreateBackfillWithBodyWithResponse Validate a list of addresses
 //
-// *Not built yet: answers 501.*
+// Streams a list of any size, gzipped or not: CSV with a header line, one JSON value a line (a string, or an object with
+// `email`), or one address a line. It is read as fast as it can be stored; no progress for 30 s ends it. The answer comes
+// when the whole list is stored. From then on it is worked off at a steady pace beside the interactive traffic, one check
+// an address, and none for what is known and fresh. A line that can't be read is reported by its number and loses nothing
+// else.
 //
-// Streams a list of any size: CSV with a header line, or one JSON value a line (a string, or an object with
-// `email`). The list is worked off at a steady pace beside the interactive traffic. The answer comes when the
-// whole list is stored.
+// With an `Idempotency-Key` the same list can be sent again: once it is stored the answer is how it stands now, and a list
+// that broke off is stored from there on. The parameters must be the same; what is sent is compared with what is stored
+// as far as that goes.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -4826,9 +5807,46 @@ func (c *ClientWithResponses) CreateBackfillWithBodyWithResponse(ctx context.Con
 	return ParseCreateBackfillResponse(rsp)
 }
 
-// GetBackfillWithResponse Progress of a backfill
+// CreateBackfillWithTextBodyWithResponse Validate a list of addresses
 //
-// *Not built yet: answers 501.*
+// Streams a list of any size, gzipped or not: CSV with a header line, one JSON value a line (a string, or an object with
+// `email`), or one address a line. It is read as fast as it can be stored; no progress for 30 s ends it. The answer comes
+// when the whole list is stored. From then on it is worked off at a steady pace beside the interactive traffic, one check
+// an address, and none for what is known and fresh. A line that can't be read is reported by its number and loses nothing
+// else.
+//
+// With an `Idempotency-Key` the same list can be sent again: once it is stored the answer is how it stands now, and a list
+// that broke off is stored from there on. The parameters must be the same; what is sent is compared with what is stored
+// as far as that goes.
+//
+// Takes a body of the `text/plain` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /backfills (the `CreateBackfill` operationId).
+func (c *ClientWithResponses) CreateBackfillWithTextBodyWithResponse(ctx context.Context, params *CreateBackfillParams, body CreateBackfillTextRequestBody, reqEditors ...RequestEditorFn) (*CreateBackfillResponse, error) {
+	rsp, err := c.CreateBackfillWithTextBody(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateBackfillResponse(rsp)
+}
+
+// CancelBackfillWithResponse End a backfill
+//
+// What is being asked just now is waited for, and counted. What nobody else waits for is not asked any more. Partial results
+// stay for 7 days.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /backfills/{id} (the `CancelBackfill` operationId).
+func (c *ClientWithResponses) CancelBackfillWithResponse(ctx context.Context, id BackfillID, params *CancelBackfillParams, reqEditors ...RequestEditorFn) (*CancelBackfillResponse, error) {
+	rsp, err := c.CancelBackfill(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCancelBackfillResponse(rsp)
+}
+
+// GetBackfillWithResponse Progress of a backfill
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -4841,12 +5859,27 @@ func (c *ClientWithResponses) GetBackfillWithResponse(ctx context.Context, id Ba
 	return ParseGetBackfillResponse(rsp)
 }
 
+// ResumeBackfillWithResponse Let a planned or stopped backfill go on
+//
+// Gives it another bound of credits, if one is given. One that is running only gets the bound.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /backfills/{id} (the `ResumeBackfill` operationId).
+func (c *ClientWithResponses) ResumeBackfillWithResponse(ctx context.Context, id BackfillID, params *ResumeBackfillParams, reqEditors ...RequestEditorFn) (*ResumeBackfillResponse, error) {
+	rsp, err := c.ResumeBackfill(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseResumeBackfillResponse(rsp)
+}
+
 // GetBackfillResultsWithResponse The results of a backfill
 //
-// *Not built yet: answers 501.*
-//
 // One row an input row, in the order of the input: `input`, `normalized`, `status`, `decision`, `reason`,
-// `suggestion`. CSV, or with `Accept: application/x-ndjson` one JSON object a line. Kept for 7 days.
+// `suggestion`. CSV, or with `Accept: application/x-ndjson` one JSON object a line. A row that could not be read has a reason
+// and no status (`line_too_long`, `bad_quotes`, `no_column`, `not_json`, `no_email`), and so has one whose address was
+// `erased`. Kept for 7 days (`backfill.keep`).
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -5607,6 +6640,158 @@ func ParseGetSettingsResponse(rsp *http.Response) (*GetSettingsResponse, error) 
 	return response, nil
 }
 
+// ParseListBackfillsResponse parses an HTTP response from a ListBackfillsWithResponse call
+func ParseListBackfillsResponse(rsp *http.Response) (*ListBackfillsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListBackfillsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Backfills
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest QuotaExceeded
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListBackfillsResponse200Headers
+		if values := rsp.Header.Values("Cache-Control"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Cache-Control", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.CacheControl = value
+		}
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 401:
+		var headers ListBackfillsResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers ListBackfillsResponse403Headers
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 429:
+		var headers ListBackfillsResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 500:
+		var headers ListBackfillsResponse500Headers
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 503:
+		var headers ListBackfillsResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseCreateBackfillResponse parses an HTTP response from a CreateBackfillWithResponse call
 func ParseCreateBackfillResponse(rsp *http.Response) (*CreateBackfillResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -5656,6 +6841,13 @@ func ParseCreateBackfillResponse(rsp *http.Response) (*CreateBackfillResponse, e
 		}
 		response.ApplicationProblemJSON409 = &dest
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest BodyTooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
 		var dest UnsupportedMediaType
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -5683,13 +6875,6 @@ func ParseCreateBackfillResponse(rsp *http.Response) (*CreateBackfillResponse, e
 			return nil, err
 		}
 		response.ApplicationProblemJSON500 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
-		var dest NotImplemented
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON501 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
 		var dest Unavailable
@@ -5772,6 +6957,16 @@ func ParseCreateBackfillResponse(rsp *http.Response) (*CreateBackfillResponse, e
 			headers.XRequestID = value
 		}
 		response.Headers409 = &headers
+	case rsp.StatusCode == 413:
+		var headers CreateBackfillResponse413Headers
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers413 = &headers
 	case rsp.StatusCode == 415:
 		var headers CreateBackfillResponse415Headers
 		if values := rsp.Header.Values("Accept"); len(values) > 0 {
@@ -5826,8 +7021,15 @@ func ParseCreateBackfillResponse(rsp *http.Response) (*CreateBackfillResponse, e
 			headers.XRequestID = value
 		}
 		response.Headers500 = &headers
-	case rsp.StatusCode == 501:
-		var headers CreateBackfillResponse501Headers
+	case rsp.StatusCode == 503:
+		var headers CreateBackfillResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
 		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
@@ -5835,9 +7037,178 @@ func ParseCreateBackfillResponse(rsp *http.Response) (*CreateBackfillResponse, e
 			}
 			headers.XRequestID = value
 		}
-		response.Headers501 = &headers
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseCancelBackfillResponse parses an HTTP response from a CancelBackfillWithResponse call
+func ParseCancelBackfillResponse(rsp *http.Response) (*CancelBackfillResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CancelBackfillResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Backfill
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest UnknownID
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest QuotaExceeded
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers CancelBackfillResponse202Headers
+		if values := rsp.Header.Values("Cache-Control"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Cache-Control", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.CacheControl = value
+		}
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers202 = &headers
+	case rsp.StatusCode == 401:
+		var headers CancelBackfillResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers CancelBackfillResponse403Headers
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 404:
+		var headers CancelBackfillResponse404Headers
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers404 = &headers
+	case rsp.StatusCode == 409:
+		var headers CancelBackfillResponse409Headers
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers409 = &headers
+	case rsp.StatusCode == 429:
+		var headers CancelBackfillResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 500:
+		var headers CancelBackfillResponse500Headers
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers500 = &headers
 	case rsp.StatusCode == 503:
-		var headers CreateBackfillResponse503Headers
+		var headers CancelBackfillResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: ""}); err != nil {
@@ -5913,13 +7284,6 @@ func ParseGetBackfillResponse(rsp *http.Response) (*GetBackfillResponse, error) 
 			return nil, err
 		}
 		response.ApplicationProblemJSON500 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
-		var dest NotImplemented
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON501 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
 		var dest Unavailable
@@ -6012,16 +7376,6 @@ func ParseGetBackfillResponse(rsp *http.Response) (*GetBackfillResponse, error) 
 			headers.XRequestID = value
 		}
 		response.Headers500 = &headers
-	case rsp.StatusCode == 501:
-		var headers GetBackfillResponse501Headers
-		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.XRequestID = value
-		}
-		response.Headers501 = &headers
 	case rsp.StatusCode == 503:
 		var headers GetBackfillResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
@@ -6044,20 +7398,34 @@ func ParseGetBackfillResponse(rsp *http.Response) (*GetBackfillResponse, error) 
 	return response, nil
 }
 
-// ParseGetBackfillResultsResponse parses an HTTP response from a GetBackfillResultsWithResponse call
-func ParseGetBackfillResultsResponse(rsp *http.Response) (*GetBackfillResultsResponse, error) {
+// ParseResumeBackfillResponse parses an HTTP response from a ResumeBackfillWithResponse call
+func ParseResumeBackfillResponse(rsp *http.Response) (*ResumeBackfillResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
 	defer func() { _ = rsp.Body.Close() }()
 	if err != nil {
 		return nil, err
 	}
 
-	response := &GetBackfillResultsResponse{
+	response := &ResumeBackfillResponse{
 		Body:         bodyBytes,
 		HTTPResponse: rsp,
 	}
 
 	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Backfill
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
 		var dest Unauthorized
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -6100,12 +7468,201 @@ func ParseGetBackfillResultsResponse(rsp *http.Response) (*GetBackfillResultsRes
 		}
 		response.ApplicationProblemJSON500 = &dest
 
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
-		var dest NotImplemented
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}
-		response.ApplicationProblemJSON501 = &dest
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers ResumeBackfillResponse202Headers
+		if values := rsp.Header.Values("Cache-Control"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Cache-Control", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.CacheControl = value
+		}
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers202 = &headers
+	case rsp.StatusCode == 400:
+		var headers ResumeBackfillResponse400Headers
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers400 = &headers
+	case rsp.StatusCode == 401:
+		var headers ResumeBackfillResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers ResumeBackfillResponse403Headers
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 404:
+		var headers ResumeBackfillResponse404Headers
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers404 = &headers
+	case rsp.StatusCode == 409:
+		var headers ResumeBackfillResponse409Headers
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers409 = &headers
+	case rsp.StatusCode == 429:
+		var headers ResumeBackfillResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 500:
+		var headers ResumeBackfillResponse500Headers
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 503:
+		var headers ResumeBackfillResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetBackfillResultsResponse parses an HTTP response from a GetBackfillResultsWithResponse call
+func ParseGetBackfillResultsResponse(rsp *http.Response) (*GetBackfillResultsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetBackfillResultsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest UnknownID
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest QuotaExceeded
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Internal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
 		var dest Unavailable
@@ -6134,6 +7691,16 @@ func ParseGetBackfillResultsResponse(rsp *http.Response) (*GetBackfillResultsRes
 			headers.XRequestID = value
 		}
 		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers GetBackfillResultsResponse400Headers
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers400 = &headers
 	case rsp.StatusCode == 401:
 		var headers GetBackfillResultsResponse401Headers
 		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
@@ -6215,16 +7782,6 @@ func ParseGetBackfillResultsResponse(rsp *http.Response) (*GetBackfillResultsRes
 			headers.XRequestID = value
 		}
 		response.Headers500 = &headers
-	case rsp.StatusCode == 501:
-		var headers GetBackfillResultsResponse501Headers
-		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.XRequestID = value
-		}
-		response.Headers501 = &headers
 	case rsp.StatusCode == 503:
 		var headers GetBackfillResultsResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {

@@ -26,7 +26,7 @@ type eraseCommand struct {
 
 // Help is shown by --help.
 func (eraseCommand) Help() string {
-	return `Removes the reviews, verdicts, cached answers and answers under an Idempotency-Key of an address from the configured stores, ` +
+	return `Removes the reviews, verdicts, cached answers, answers under an Idempotency-Key and rows of lists of an address from the configured stores, ` +
 		`and prints how many there were. All addresses are read before anything is erased. Gateways that share the database forget ` +
 		`what they hold in memory within half a minute. With SQLite the gateway must be stopped; while it runs, send it ` +
 		`DELETE /addresses.`
@@ -60,12 +60,13 @@ func (c eraseCommand) Run(ctx context.Context, p *program) error {
 		total, n := validate.Removed{}, 0
 		err := gateway.Erase(ctx, cfg.gateway(), cfg.settings, addresses, func(r validate.Removed) error {
 			n++
-			total = validate.Removed{Reviews: total.Reviews + r.Reviews, Verdicts: total.Verdicts + r.Verdicts, Answers: total.Answers + r.Answers}
+			total = validate.Removed{Reviews: total.Reviews + r.Reviews, Verdicts: total.Verdicts + r.Verdicts, Answers: total.Answers + r.Answers,
+				BackfillRows: total.BackfillRows + r.BackfillRows}
 			return nil
 		}, cfg.logger(p.stderr))
 		if n > 0 || err == nil { // what was done before an error is done
-			fmt.Fprintf(p.stdout, "erased %d of %d addresses: %d reviews, %d verdicts, %d idempotent answers\n",
-				n, len(addresses), total.Reviews, total.Verdicts, total.Answers)
+			fmt.Fprintf(p.stdout, "erased %d of %d addresses: %d reviews, %d verdicts, %d idempotent answers, %d rows of lists\n",
+				n, len(addresses), total.Reviews, total.Verdicts, total.Answers, total.BackfillRows)
 		}
 		return err
 	})

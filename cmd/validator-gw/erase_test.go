@@ -38,7 +38,7 @@ func TestErase(t *testing.T) {
 	if code, _, stderr := call(t, environ, "migrate"); code != exitDone {
 		t.Fatalf("migrate: %d %s", code, stderr)
 	}
-	const nothing = ": 0 reviews, 0 verdicts, 0 idempotent answers\n"
+	const nothing = ": 0 reviews, 0 verdicts, 0 idempotent answers, 0 rows of lists\n"
 	for _, c := range []struct{ stdin, arg, want string }{
 		{"", "ana@example.com", "erased 1 of 1 addresses" + nothing},
 		{"ana@example.com\n\n  Ben@Example.com \r\nana@gmail.com", "-", "erased 3 of 3 addresses" + nothing},

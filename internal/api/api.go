@@ -115,6 +115,8 @@ type Config struct {
 	// Keys are the clients. None means that everyone is let in, as the client "anonymous": only for a loopback
 	// listener.
 	Keys []Key
+	// Lists are those of addresses; nil: they can't be reached.
+	Lists Lists
 	// Settings tells the settings in force; nil has none. Safe for concurrent use.
 	Settings func() Settings
 	// Log takes one line a request; nil discards.

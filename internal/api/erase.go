@@ -39,6 +39,6 @@ func (a *API) EraseAddress(w http.ResponseWriter, r *http.Request, _ openapi.Era
 		return
 	}
 	x.writeJSON(http.StatusOK, mediaJSON, openapi.Erased{
-		Reviews: gone.Reviews, Verdicts: gone.Verdicts, IdempotentAnswers: gone.Answers,
+		Reviews: gone.Reviews, Verdicts: gone.Verdicts, IdempotentAnswers: gone.Answers, BackfillRows: gone.BackfillRows,
 	})
 }

@@ -53,23 +53,6 @@ func (a *API) GetOpenAPI(w http.ResponseWriter, _ *http.Request) {
 // GetDocs answers GET /docs.
 func (a *API) GetDocs(w http.ResponseWriter, _ *http.Request) { a.later(w) }
 
-// CreateBackfill answers POST /backfills.
-func (a *API) CreateBackfill(w http.ResponseWriter, _ *http.Request, _ openapi.CreateBackfillParams) {
-	a.later(w)
-}
-
-// GetBackfill answers GET /backfills/{id}.
-func (a *API) GetBackfill(w http.ResponseWriter, _ *http.Request, _ openapi.BackfillID, _ openapi.GetBackfillParams) {
-	a.later(w)
-}
-
-// GetBackfillResults answers GET /backfills/{id}/results.
-func (a *API) GetBackfillResults(
-	w http.ResponseWriter, _ *http.Request, _ openapi.BackfillID, _ openapi.GetBackfillResultsParams,
-) {
-	a.later(w)
-}
-
 // GetQueue answers GET /queue.
 func (a *API) GetQueue(w http.ResponseWriter, _ *http.Request, _ openapi.GetQueueParams) { a.later(w) }
 

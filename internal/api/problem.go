@@ -44,6 +44,10 @@ var (
 		"A newer check of this typing session took over."}
 	addressErased = &kind{409, "address_erased", "The address is erased",
 		"Give the address instead of the id."}
+	backfillUnfinished = &kind{409, "backfill_unfinished", "The backfill is not done",
+		"The results are there once the backfill is done."}
+	backfillEnded = &kind{409, "backfill_ended", "The backfill has ended",
+		"It is done or cancelled."}
 	reviewNotDead = &kind{409, "review_not_dead", "The review is not dead",
 		"It is being worked on, or it has its answer: see /status/{id}."}
 	reviewReplaced = &kind{409, "review_replaced", "Another review of the address is open",
@@ -75,7 +79,7 @@ var (
 // kinds lists every kind above.
 var kinds = []*kind{
 	malformedBody, missingEmail, malformedParameter, unauthorized, notFound, unknownID, methodNotAllowed, idempotencyInFlight,
-	superseded, addressErased, reviewNotDead, reviewReplaced, typingUnanswered,
+	superseded, addressErased, backfillUnfinished, backfillEnded, reviewNotDead, reviewReplaced, typingUnanswered,
 	bodyTooLarge, unsupportedMedia, unknownFlow, unknownCallback, idempotencyKeyReused, internalFault, notImplemented, saturated, notDurable, storeUnavailable,
 }
 
@@ -93,6 +97,9 @@ var errorKinds = []struct {
 	{validate.ErrUnknownID, unknownID},
 	{validate.ErrNotDead, reviewNotDead},
 	{validate.ErrReplaced, reviewReplaced},
+	{ErrListUnfinished, backfillUnfinished},
+	{ErrListEnded, backfillEnded},
+	{ErrListRate, malformedParameter},
 	{validate.ErrSaturated, saturated},
 	{validate.ErrNotDurable, notDurable},
 	{validate.ErrUnavailable, storeUnavailable},
@@ -176,9 +183,14 @@ func (a *API) retryAfter(k *kind) time.Duration {
 		base = a.config.RetryAfterSaturated
 	case notDurable, storeUnavailable:
 		base = a.config.RetryAfterStore
+	case backfillUnfinished:
+		base = unfinishedRetry
 	}
 	return base + time.Duration(a.config.Rand()*float64(base))
 }
+
+// unfinishedRetry is the least time after which to ask again for the results of a backfill.
+const unfinishedRetry = 20 * time.Second
 
 // wholeSeconds writes d for Retry-After: rounded up, at least 1.
 func wholeSeconds(d time.Duration) string {

@@ -240,10 +240,6 @@ func TestBadInput(t *testing.T) {
 		{"revalidate without a store", request{target: "/revalidate", body: `{"email":"nodb@example.com"}`}, 503, "not_durable"},
 		{"revalidate an id while the store is away", request{target: "/revalidate", body: `{"email":"away@example.com"}`}, 503, "store_unavailable"},
 		{"revalidate without a key", request{target: "/revalidate", body: ok, key: "none"}, 401, "unauthorized"},
-		{"backfills", request{target: "/backfills", body: "a", header: h("Content-Type", "text/csv")}, 501,
-			"not_implemented"},
-		{"backfill", request{method: "GET", target: "/backfills/1"}, 501, "not_implemented"},
-		{"results", request{method: "GET", target: "/backfills/1/results"}, 501, "not_implemented"},
 		{"queue", request{method: "GET", target: "/queue"}, 501, "not_implemented"},
 		{"erase what is none", request{method: "DELETE", target: "/addresses", body: `{"email":"none"}`}, 400, "malformed_body"},
 		{"erase nothing", request{method: "DELETE", target: "/addresses", body: `{}`}, 400, "missing_email"},
@@ -583,7 +579,7 @@ func TestEraseAddress(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	res := b.do(t, request{method: "DELETE", target: "/addresses", body: `{"email":"Ana@Example.com"}`})
-	if want := "{\"idempotent_answers\":3,\"reviews\":1,\"verdicts\":2}\n"; res.status != 200 || string(res.body) != want {
+	if want := "{\"backfill_rows\":4,\"idempotent_answers\":3,\"reviews\":1,\"verdicts\":2}\n"; res.status != 200 || string(res.body) != want {
 		t.Errorf("%d %s, want 200 %s", res.status, res.body, want)
 	}
 	if want := []string{"Ana@Example.com"}; !slices.Equal(b.desk.erased, want) {

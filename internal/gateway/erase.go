@@ -107,7 +107,8 @@ func Erase(ctx context.Context, cfg Config, live *settings.Settings, addresses [
 		if err != nil {
 			return fmt.Errorf("address %d of %d: %w", i+1, len(all), err)
 		}
-		if err := each(validate.Removed{Reviews: gone.Reviews, Verdicts: gone.Verdicts, Answers: gone.Answers}); err != nil {
+		if err := each(validate.Removed{Reviews: gone.Reviews, Verdicts: gone.Verdicts, Answers: gone.Answers,
+			BackfillRows: gone.Backfill}); err != nil {
 			return err
 		}
 	}

@@ -101,7 +101,7 @@ func TestEraseAddress(t *testing.T) {
 			return err == nil
 		})
 		code, _, text := b.patient("DELETE", "/addresses", `{"email":" ANA@example.com"}`, "")
-		if want := "{\"idempotent_answers\":1,\"reviews\":0,\"verdicts\":1}\n"; code != http.StatusOK || text != want {
+		if want := "{\"backfill_rows\":0,\"idempotent_answers\":1,\"reviews\":0,\"verdicts\":1}\n"; code != http.StatusOK || text != want {
 			t.Errorf("DELETE: %d %s, want 200 %s", code, text, want)
 		}
 		if code, _, text := b.patient("GET", "/status/"+id, "", ""); code != http.StatusNotFound {

@@ -20,6 +20,7 @@ import (
 
 	"validator-gw/internal/admission"
 	"validator-gw/internal/api"
+	"validator-gw/internal/backfill"
 	"validator-gw/internal/cache"
 	"validator-gw/internal/callback"
 	"validator-gw/internal/debounce"
@@ -69,7 +70,7 @@ type Config struct {
 
 // Deps are what the gateway must not make by itself, so that tests can.
 type Deps struct {
-	// Listener and MetricsListener are served and closed by Run.
+	// Listener and MetricsListener are served and closed by Run. Nil: nobody can come.
 	Listener, MetricsListener net.Listener
 	// Transport carries calls to the upstream; nil takes verimail.NewTransport.
 	Transport http.RoundTripper
@@ -99,6 +100,7 @@ type Gateway struct {
 	service     *validate.Service
 	loop        *revalidate.Loop
 	sender      *callback.Sender
+	lists       *backfill.Engine
 	api         *api.API
 	registry    *prometheus.Registry
 	health      *health
@@ -115,6 +117,12 @@ type Gateway struct {
 func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	if deps.Rand == nil {
 		deps.Rand = rand.Float64
+	}
+	if deps.Listener == nil {
+		deps.Listener = newSilence()
+	}
+	if deps.MetricsListener == nil {
+		deps.MetricsListener = newSilence()
 	}
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
@@ -134,7 +142,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	if cfg.APIKey != "" {
 		clients = []api.Key{{Name: ClientName, Key: cfg.APIKey}}
 	}
-	g.api, err = api.New(front, g.health, api.Config{Keys: clients, Settings: t.shown, Log: deps.Log, RoutineLines: t.routineLines,
+	g.api, err = api.New(front, g.health, api.Config{Keys: clients, Lists: lateLists{front}, Settings: t.shown, Log: deps.Log, RoutineLines: t.routineLines,
 		Registerer: g.registry, Rand: deps.Rand})
 	if err != nil {
 		return nil, err
@@ -219,6 +227,12 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Gateway, err error) {
 	}
 	g.sender, err = callback.New(g.store, callback.Config{Names: t.callbacks, Target: t.target, Data: g.told, Rand: deps.Rand, Log: deps.Log,
 		Registerer: g.registry})
+	if err != nil {
+		return nil, err
+	}
+	g.lists, err = backfill.New(g.store, readings{g.service, keys.prints}, backfill.Config{Tuning: t.lists,
+		Closed: func() bool { return g.client.Standing().Closed }, Fed: func() { g.loop.Due(time.Now()) }, DigestKey: keys.inputs,
+		NewID: newID, Rand: deps.Rand, Log: deps.Log, Registerer: g.registry})
 	if err != nil {
 		return nil, err
 	}

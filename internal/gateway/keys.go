@@ -18,6 +18,8 @@ type keys struct {
 	answers []byte
 	// sessions is for the hashes of typing sessions.
 	sessions []byte
+	// inputs is for the hashes that name a list of addresses, and tell two apart.
+	inputs []byte
 	// id names the fingerprint key in Redis without telling anything of it; formerIDs those of the previous secret.
 	id        string
 	formerIDs []string
@@ -37,6 +39,10 @@ func deriveKeys(master, previous []byte) (keys, error) {
 		return keys{}, err
 	}
 	sessions, err := secret.Derive(master, "sessions")
+	if err != nil {
+		return keys{}, err
+	}
+	inputs, err := secret.Derive(master, "inputs")
 	if err != nil {
 		return keys{}, err
 	}
@@ -66,7 +72,7 @@ func deriveKeys(master, previous []byte) (keys, error) {
 	if err != nil {
 		return keys{}, err
 	}
-	return keys{prints: normalize.NewFingerprinter(fingerprint, former...), sealer: sealer, answers: answers, sessions: sessions,
+	return keys{prints: normalize.NewFingerprinter(fingerprint, former...), sealer: sealer, answers: answers, sessions: sessions, inputs: inputs,
 		id: keyID(id), formerIDs: formerIDs}, nil
 }
 

@@ -21,13 +21,15 @@ const (
 	graceFlights = 3 * time.Second
 )
 
-// Run serves until ctx ends, then stops in order: not ready, the HTTP requests in work, the loop (what it holds is
+// Run serves until ctx ends, then stops in order: not ready, the HTTP requests in work, the feeding of lists, the loop (what it holds is
 // finished or given back), the checks and callbacks in flight, what is to be written behind, the stores. It returns nil after a clean stop.
 func (g *Gateway) Run(ctx context.Context) error {
 	defer g.closeStores()
 	detached := context.WithoutCancel(ctx)
 	behindCtx, stopBehind := context.WithCancel(detached)
 	behind := run(func() { _ = g.cache.Run(behindCtx) })
+	listsCtx, stopLists := context.WithCancel(detached)
+	lists := run(func() { _ = g.lists.Run(listsCtx) })
 	loopCtx, stopLoop := context.WithCancel(detached)
 	loop := run(func() { _ = g.loop.Run(loopCtx) })
 	sendCtx, stopSend := context.WithCancel(detached)
@@ -53,6 +55,8 @@ func (g *Gateway) Run(ctx context.Context) error {
 		g.log.WarnContext(ctx, "requests were still in work at the end of their grace time", "error", err)
 		_ = g.server.Close()
 	}
+	stopLists()
+	<-lists // its calls end with its context
 	stopLoop()
 	<-loop     // its own writes have time-outs
 	stopSend() // what is on the wire has as long as the checks in flight

@@ -49,6 +49,24 @@ type store interface {
 	EndNotice(ctx context.Context, n fallback.Notice, delivered bool, why string) error
 	DelayNotice(ctx context.Context, n fallback.Notice, in time.Duration, why string) error
 	OutboxStats(ctx context.Context) (fallback.OutboxStats, error)
+	OpenBackfill(ctx context.Context, n fallback.NewBackfill) (fallback.Backfill, fallback.BackfillLease, error)
+	LoadBackfill(ctx context.Context, l fallback.BackfillLease, c fallback.BackfillChunk, lease time.Duration) error
+	LoadedBackfill(ctx context.Context, l fallback.BackfillLease) error
+	ClaimBackfill(ctx context.Context, lease time.Duration) (fallback.Backfill, fallback.BackfillLease, bool, error)
+	RenewBackfill(ctx context.Context, l fallback.BackfillLease, lease time.Duration) (fallback.Backfill, error)
+	ReleaseBackfill(ctx context.Context, l fallback.BackfillLease) error
+	MergeBackfill(ctx context.Context, l fallback.BackfillLease, lease time.Duration) (fallback.Backfill, error)
+	BackfillPortion(ctx context.Context, l fallback.BackfillLease, after int64, limit int) (fallback.BackfillPortion, error)
+	PlanBackfill(ctx context.Context, l fallback.BackfillLease, p fallback.BackfillPlan) (fallback.Backfill, error)
+	BackfillNews(ctx context.Context, l fallback.BackfillLease, limit int) ([]fallback.BackfillNews, error)
+	StepBackfill(ctx context.Context, l fallback.BackfillLease, step fallback.BackfillStep) (fallback.Backfill, error)
+	WithdrawBackfill(ctx context.Context, l fallback.BackfillLease, w fallback.BackfillWithdrawal) (fallback.Backfill, int, error)
+	EndBackfill(ctx context.Context, l fallback.BackfillLease, s fallback.BackfillState, keep time.Duration) (fallback.Backfill, error)
+	CancelBackfill(ctx context.Context, id string) (fallback.Backfill, error)
+	ResumeBackfill(ctx context.Context, id string, maxCredits *int64) (fallback.Backfill, error)
+	Backfill(ctx context.Context, id string) (fallback.Backfill, error)
+	Backfills(ctx context.Context, client, before string, limit int) ([]fallback.Backfill, error)
+	BackfillResults(ctx context.Context, id string, after int64, limit int) ([]fallback.BackfillResult, error)
 	Stats(ctx context.Context) (fallback.Stats, error)
 	Sweep(ctx context.Context, r fallback.Retention) (int, error)
 	Ping(ctx context.Context) error

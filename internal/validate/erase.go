@@ -23,6 +23,8 @@ type Removed struct {
 	Verdicts int64
 	// Answers are those kept under an Idempotency-Key.
 	Answers int64
+	// BackfillRows are those of lists. Each stays as an empty one.
+	BackfillRows int64
 }
 
 // Erase removes all that is kept of an address: in the process, in Redis and in the store, under the present key and the
@@ -46,5 +48,5 @@ func (s *Service) Erase(ctx context.Context, raw string) (Removed, error) {
 	if err != nil {
 		return Removed{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	return Removed{Reviews: gone.Reviews, Verdicts: gone.Verdicts + int64(pending), Answers: gone.Answers}, nil
+	return Removed{Reviews: gone.Reviews, Verdicts: gone.Verdicts + int64(pending), Answers: gone.Answers, BackfillRows: gone.Backfill}, nil
 }

@@ -15,16 +15,25 @@ import (
 
 // Defines values for BackfillState.
 const (
-	BackfillStateDone    BackfillState = "done"
-	BackfillStateRunning BackfillState = "running"
-	BackfillStateStopped BackfillState = "stopped"
-	BackfillStateWaiting BackfillState = "waiting"
+	BackfillStateCancelled BackfillState = "cancelled"
+	BackfillStateDone      BackfillState = "done"
+	BackfillStateLoading   BackfillState = "loading"
+	BackfillStatePlanned   BackfillState = "planned"
+	BackfillStateRunning   BackfillState = "running"
+	BackfillStateStopped   BackfillState = "stopped"
+	BackfillStateWaiting   BackfillState = "waiting"
 )
 
 // Valid indicates whether the value is a known member of the BackfillState enum.
 func (e BackfillState) Valid() bool {
 	switch e {
+	case BackfillStateCancelled:
+		return true
 	case BackfillStateDone:
+		return true
+	case BackfillStateLoading:
+		return true
+	case BackfillStatePlanned:
 		return true
 	case BackfillStateRunning:
 		return true
@@ -309,21 +318,33 @@ type Backfill struct {
 	// ID Names the backfill.
 	ID string `json:"id"`
 
-	// State `running`; `waiting` (for the upstream, the rate or the queue); `stopped` (`max_credits` is reached);
-	// `done`.
+	// State `loading` (the list is not whole yet), `running`, `waiting` (for the upstream, or all that is left for its mailboxes),
+	// `planned` (a dry run has counted), `stopped` (`max_credits` is reached), `cancelled`, `done`.
 	State BackfillState `json:"state"`
 
 	// Rows Rows of the list.
 	Rows int64 `json:"rows"`
 
-	// Distinct Distinct addresses in it.
+	// Distinct Distinct addresses found in it so far.
 	Distinct int64 `json:"distinct"`
 
-	// Unreadable Rows without an address.
+	// Unreadable Rows that could not be read.
 	Unreadable int64 `json:"unreadable"`
+
+	// BadLines The first of them, 100 at most.
+	BadLines []BadLine `json:"bad_lines"`
+
+	// Refused Rows whose text can't be an address; they are `invalid` and cost nothing.
+	Refused int64 `json:"refused"`
 
 	// Done Distinct addresses with a final answer.
 	Done int64 `json:"done"`
+
+	// Known Those of them that nobody had to be asked for.
+	Known int64 `json:"known"`
+
+	// Waiting Distinct addresses whose mailbox asked to be tried again later.
+	Waiting int64 `json:"waiting"`
 
 	// ByStatus Final answers by status.
 	ByStatus struct {
@@ -333,28 +354,64 @@ type Backfill struct {
 		Unresolved int64 `json:"unresolved"`
 	} `json:"by_status"`
 
-	// Credits Paid checks so far.
+	// Credits Checks so far that the upstream may have billed.
 	Credits int64 `json:"credits"`
 
 	// MaxCredits The bound; null for none.
 	MaxCredits *int64 `json:"max_credits"`
 
-	// CreatedAt When the list was stored.
+	// Plan What a dry run counted; null without one.
+	Plan *BackfillPlan `json:"plan"`
+
+	// CreatedAt When it began.
 	CreatedAt time.Time `json:"created_at"`
 
-	// FinishedAt When it was done.
+	// FinishedAt When it was done or cancelled.
 	FinishedAt *time.Time `json:"finished_at"`
 
-	// EstimateMs Milliseconds until it is done at the present pace; null when it does not move.
+	// EstimateMs Milliseconds until it is done at the pace it had so far, without what waits for its mailbox; null when it does not
+	// move.
 	EstimateMs *int64 `json:"estimate_ms"`
 
 	// ResultsUntil When results and inputs are deleted.
 	ResultsUntil *time.Time `json:"results_until"`
 }
 
-// BackfillState `running`; `waiting` (for the upstream, the rate or the queue); `stopped` (`max_credits` is reached);
-// `done`.
+// BackfillState `loading` (the list is not whole yet), `running`, `waiting` (for the upstream, or all that is left for its mailboxes),
+// `planned` (a dry run has counted), `stopped` (`max_credits` is reached), `cancelled`, `done`.
 type BackfillState string
+
+// BackfillPlan What a list will cost.
+type BackfillPlan struct {
+	// Known Distinct addresses that are known and fresh, or refused by your own list.
+	Known int64 `json:"known"`
+
+	// Open Distinct addresses that are being checked already.
+	Open int64 `json:"open"`
+
+	// Credits Distinct addresses that have to be asked for. A mailbox that asks to be tried again costs more than one.
+	Credits int64 `json:"credits"`
+
+	// TimeMs Milliseconds that asking for them takes at best; 0 while lists have no share of the rate.
+	TimeMs int64 `json:"time_ms"`
+}
+
+// Backfills A page of backfills.
+type Backfills struct {
+	Backfills []Backfill `json:"backfills"`
+
+	// Next What to give as `before` for the next page; null when this is the last.
+	Next *string `json:"next"`
+}
+
+// BadLine A row that could not be read.
+type BadLine struct {
+	// Line The number of its first line in the input, from 1.
+	Line int64 `json:"line"`
+
+	// Reason Why: `line_too_long`, `bad_quotes`, `no_column`, `not_json`, `no_email`.
+	Reason string `json:"reason"`
+}
 
 // CallbackMessage What a callback is told, signed as [Standard Webhooks](https://www.standardwebhooks.com).
 type CallbackMessage struct {
@@ -416,6 +473,9 @@ type EraseRequest struct {
 
 // Erased How much of the address was kept.
 type Erased struct {
+	// BackfillRows Rows of lists; each stays as an empty one.
+	BackfillRows int64 `json:"backfill_rows"`
+
 	// IdempotentAnswers Answers under an `Idempotency-Key`.
 	IdempotentAnswers int64 `json:"idempotent_answers"`
 
@@ -822,22 +882,38 @@ type GetSettingsParams struct {
 	Traceparent *Traceparent `json:"traceparent,omitempty"`
 }
 
+// ListBackfillsParams defines parameters for ListBackfills.
+type ListBackfillsParams struct {
+	// Before Those that are older than the one with this id; `next` of the page before.
+	Before *string `form:"before,omitempty" json:"before,omitempty"`
+
+	// XRequestID Names this request in the gateway's logs and comes back in the response. Taken when it matches
+	// `[A-Za-z0-9._-]{1,128}`, else replaced by a fresh UUIDv7.
+	XRequestID *RequestID `json:"X-Request-Id,omitempty"`
+
+	// Traceparent W3C Trace Context. One that can't be read is ignored.
+	Traceparent *Traceparent `json:"traceparent,omitempty"`
+}
+
+// CreateBackfillTextBody defines parameters for CreateBackfill.
+type CreateBackfillTextBody = string
+
 // CreateBackfillParams defines parameters for CreateBackfill.
 type CreateBackfillParams struct {
-	// Column The CSV column that holds the address; `email` unless given.
+	// Column The CSV column, or JSON key, that holds the address; `email` and the like unless given.
 	Column *string `form:"column,omitempty" json:"column,omitempty"`
 
 	// Flow The flow whose policy decides; `signup` unless given.
 	Flow *string `form:"flow,omitempty" json:"flow,omitempty"`
 
-	// Rate Most checks asked of the upstream, such as `5/s` or `300/m`; the shared rate unless given.
+	// Rate Most checks asked of the upstream, such as `5/s` or `300/m`; the share that all lists have unless given.
 	Rate *string `form:"rate,omitempty" json:"rate,omitempty"`
 
-	// MaxCredits Stop asking the upstream after so many paid checks; no bound unless given.
+	// MaxCredits Stop before the check that would cost more than so many; no bound unless given.
 	MaxCredits *int64 `form:"max_credits,omitempty" json:"max_credits,omitempty"`
 
-	// Callback Name of a configured callback, told once the backfill is done.
-	Callback *string `form:"callback,omitempty" json:"callback,omitempty"`
+	// DryRun Only count what it would cost. It ends as `planned`, and can be resumed.
+	DryRun *bool `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 
 	// IdempotencyKey 1 to 255 visible ASCII characters, in quotation marks (`"…"`, with `\"` and `\\`) or bare; both are the same key.
 	// Keys are your own: other clients' are others.
@@ -860,6 +936,16 @@ type CreateBackfillParams struct {
 	Traceparent *Traceparent `json:"traceparent,omitempty"`
 }
 
+// CancelBackfillParams defines parameters for CancelBackfill.
+type CancelBackfillParams struct {
+	// XRequestID Names this request in the gateway's logs and comes back in the response. Taken when it matches
+	// `[A-Za-z0-9._-]{1,128}`, else replaced by a fresh UUIDv7.
+	XRequestID *RequestID `json:"X-Request-Id,omitempty"`
+
+	// Traceparent W3C Trace Context. One that can't be read is ignored.
+	Traceparent *Traceparent `json:"traceparent,omitempty"`
+}
+
 // GetBackfillParams defines parameters for GetBackfill.
 type GetBackfillParams struct {
 	// XRequestID Names this request in the gateway's logs and comes back in the response. Taken when it matches
@@ -870,8 +956,25 @@ type GetBackfillParams struct {
 	Traceparent *Traceparent `json:"traceparent,omitempty"`
 }
 
+// ResumeBackfillParams defines parameters for ResumeBackfill.
+type ResumeBackfillParams struct {
+	// MaxCredits The bound from now on, for all that it costs from the beginning; -1 for none. Unchanged unless given.
+	MaxCredits *int64 `form:"max_credits,omitempty" json:"max_credits,omitempty"`
+
+	// XRequestID Names this request in the gateway's logs and comes back in the response. Taken when it matches
+	// `[A-Za-z0-9._-]{1,128}`, else replaced by a fresh UUIDv7.
+	XRequestID *RequestID `json:"X-Request-Id,omitempty"`
+
+	// Traceparent W3C Trace Context. One that can't be read is ignored.
+	Traceparent *Traceparent `json:"traceparent,omitempty"`
+}
+
 // GetBackfillResultsParams defines parameters for GetBackfillResults.
 type GetBackfillResultsParams struct {
+	// Partial Do not wait until it is done. What is open is `needs_review` then; what was not asked has no status and the reason
+	// `not_asked`.
+	Partial *bool `form:"partial,omitempty" json:"partial,omitempty"`
+
 	// XRequestID Names this request in the gateway's logs and comes back in the response. Taken when it matches
 	// `[A-Za-z0-9._-]{1,128}`, else replaced by a fresh UUIDv7.
 	XRequestID *RequestID `json:"X-Request-Id,omitempty"`
@@ -967,6 +1070,9 @@ type ReviewEndedParams struct {
 // EraseAddressJSONRequestBody defines body for EraseAddress for application/json ContentType.
 type EraseAddressJSONRequestBody = EraseRequest
 
+// CreateBackfillTextRequestBody defines body for CreateBackfill for text/plain ContentType.
+type CreateBackfillTextRequestBody = CreateBackfillTextBody
+
 // RevalidateJSONRequestBody defines body for Revalidate for application/json ContentType.
 type RevalidateJSONRequestBody = RevalidateRequest
 
@@ -990,12 +1096,21 @@ type ServerInterface interface {
 	// GetSettings The settings in force
 	// (GET /admin/settings)
 	GetSettings(w http.ResponseWriter, r *http.Request, params GetSettingsParams)
+	// ListBackfills The backfills of this key
+	// (GET /backfills)
+	ListBackfills(w http.ResponseWriter, r *http.Request, params ListBackfillsParams)
 	// CreateBackfill Validate a list of addresses
 	// (POST /backfills)
 	CreateBackfill(w http.ResponseWriter, r *http.Request, params CreateBackfillParams)
+	// CancelBackfill End a backfill
+	// (DELETE /backfills/{id})
+	CancelBackfill(w http.ResponseWriter, r *http.Request, id BackfillID, params CancelBackfillParams)
 	// GetBackfill Progress of a backfill
 	// (GET /backfills/{id})
 	GetBackfill(w http.ResponseWriter, r *http.Request, id BackfillID, params GetBackfillParams)
+	// ResumeBackfill Let a planned or stopped backfill go on
+	// (POST /backfills/{id})
+	ResumeBackfill(w http.ResponseWriter, r *http.Request, id BackfillID, params ResumeBackfillParams)
 	// GetBackfillResults The results of a backfill
 	// (GET /backfills/{id}/results)
 	GetBackfillResults(w http.ResponseWriter, r *http.Request, id BackfillID, params GetBackfillResultsParams)
@@ -1047,15 +1162,33 @@ func (_ Unimplemented) GetSettings(w http.ResponseWriter, r *http.Request, param
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// ListBackfills The backfills of this key
+// (GET /backfills)
+func (_ Unimplemented) ListBackfills(w http.ResponseWriter, r *http.Request, params ListBackfillsParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // CreateBackfill Validate a list of addresses
 // (POST /backfills)
 func (_ Unimplemented) CreateBackfill(w http.ResponseWriter, r *http.Request, params CreateBackfillParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// CancelBackfill End a backfill
+// (DELETE /backfills/{id})
+func (_ Unimplemented) CancelBackfill(w http.ResponseWriter, r *http.Request, id BackfillID, params CancelBackfillParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // GetBackfill Progress of a backfill
 // (GET /backfills/{id})
 func (_ Unimplemented) GetBackfill(w http.ResponseWriter, r *http.Request, id BackfillID, params GetBackfillParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ResumeBackfill Let a planned or stopped backfill go on
+// (POST /backfills/{id})
+func (_ Unimplemented) ResumeBackfill(w http.ResponseWriter, r *http.Request, id BackfillID, params ResumeBackfillParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1311,6 +1444,79 @@ func (siw *ServerInterfaceWrapper) GetSettings(w http.ResponseWriter, r *http.Re
 	handler.ServeHTTP(w, r)
 }
 
+// ListBackfills operation middleware
+func (siw *ServerInterfaceWrapper) ListBackfills(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListBackfillsParams
+
+	// ------------- Optional query parameter "before" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "before", r.URL.Query(), &params.Before, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "before"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "before", Err: err})
+		}
+		return
+	}
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "X-Request-Id" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("X-Request-Id")]; found {
+		var XRequestID RequestID
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "X-Request-Id", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", valueList[0], &XRequestID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "X-Request-Id", Err: err})
+			return
+		}
+
+		params.XRequestID = &XRequestID
+
+	}
+
+	// ------------- Optional header parameter "traceparent" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("traceparent")]; found {
+		var Traceparent Traceparent
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "traceparent", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "traceparent", valueList[0], &Traceparent, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "traceparent", Err: err})
+			return
+		}
+
+		params.Traceparent = &Traceparent
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListBackfills(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // CreateBackfill operation middleware
 func (siw *ServerInterfaceWrapper) CreateBackfill(w http.ResponseWriter, r *http.Request) {
 
@@ -1372,15 +1578,15 @@ func (siw *ServerInterfaceWrapper) CreateBackfill(w http.ResponseWriter, r *http
 		return
 	}
 
-	// ------------- Optional query parameter "callback" -------------
+	// ------------- Optional query parameter "dry_run" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "callback", r.URL.Query(), &params.Callback, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", r.URL.Query(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "callback"})
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "dry_run"})
 		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "callback", Err: err})
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "dry_run", Err: err})
 		}
 		return
 	}
@@ -1446,6 +1652,75 @@ func (siw *ServerInterfaceWrapper) CreateBackfill(w http.ResponseWriter, r *http
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.CreateBackfill(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CancelBackfill operation middleware
+func (siw *ServerInterfaceWrapper) CancelBackfill(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id BackfillID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", chi.URLParam(r, "id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CancelBackfillParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "X-Request-Id" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("X-Request-Id")]; found {
+		var XRequestID RequestID
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "X-Request-Id", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", valueList[0], &XRequestID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "X-Request-Id", Err: err})
+			return
+		}
+
+		params.XRequestID = &XRequestID
+
+	}
+
+	// ------------- Optional header parameter "traceparent" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("traceparent")]; found {
+		var Traceparent Traceparent
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "traceparent", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "traceparent", valueList[0], &Traceparent, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "traceparent", Err: err})
+			return
+		}
+
+		params.Traceparent = &Traceparent
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CancelBackfill(w, r, id, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1524,6 +1799,88 @@ func (siw *ServerInterfaceWrapper) GetBackfill(w http.ResponseWriter, r *http.Re
 	handler.ServeHTTP(w, r)
 }
 
+// ResumeBackfill operation middleware
+func (siw *ServerInterfaceWrapper) ResumeBackfill(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id BackfillID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", chi.URLParam(r, "id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ResumeBackfillParams
+
+	// ------------- Optional query parameter "max_credits" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "max_credits", r.URL.Query(), &params.MaxCredits, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "max_credits"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "max_credits", Err: err})
+		}
+		return
+	}
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "X-Request-Id" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("X-Request-Id")]; found {
+		var XRequestID RequestID
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "X-Request-Id", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", valueList[0], &XRequestID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "X-Request-Id", Err: err})
+			return
+		}
+
+		params.XRequestID = &XRequestID
+
+	}
+
+	// ------------- Optional header parameter "traceparent" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("traceparent")]; found {
+		var Traceparent Traceparent
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "traceparent", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "traceparent", valueList[0], &Traceparent, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "traceparent", Err: err})
+			return
+		}
+
+		params.Traceparent = &Traceparent
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ResumeBackfill(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // GetBackfillResults operation middleware
 func (siw *ServerInterfaceWrapper) GetBackfillResults(w http.ResponseWriter, r *http.Request) {
 
@@ -1541,6 +1898,19 @@ func (siw *ServerInterfaceWrapper) GetBackfillResults(w http.ResponseWriter, r *
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params GetBackfillResultsParams
+
+	// ------------- Optional query parameter "partial" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "partial", r.URL.Query(), &params.Partial, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "partial"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "partial", Err: err})
+		}
+		return
+	}
 
 	headers := r.Header
 
@@ -2142,10 +2512,19 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Post(options.BaseURL+"/revalidate", wrapper.Revalidate)
 	})
 	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/backfills", wrapper.ListBackfills)
+	})
+	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/backfills", wrapper.CreateBackfill)
 	})
 	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/backfills/{id}", wrapper.CancelBackfill)
+	})
+	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/backfills/{id}", wrapper.GetBackfill)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/backfills/{id}", wrapper.ResumeBackfill)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/backfills/{id}/results", wrapper.GetBackfillResults)
