@@ -22,6 +22,7 @@ type commandLine struct {
 	Serve       serveCommand       `cmd:"" help:"Run the gateway."`
 	Migrate     migrateCommand     `cmd:"" help:"Bring the schema of the store up to this program's, and exit."`
 	Erase       eraseCommand       `cmd:"" help:"Remove all that is kept of an address, and print how much there was."`
+	Backfill    backfillCommand    `cmd:"" help:"Check lists of addresses, and look at those that are under way."`
 	Dead        deadCommand        `cmd:"" help:"Look at the reviews that nobody works on any more, and replay or drop them."`
 	Simulate    simulateCommand    `cmd:"" help:"Run a simulated upstream by itself."`
 	Config      configCommand      `cmd:"" help:"Look at the configuration."`

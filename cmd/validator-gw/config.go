@@ -77,6 +77,8 @@ const (
 	modeDev     mode = "dev"
 	modeServe   mode = "serve"
 	modeMigrate mode = "migrate"
+	// modeBackfill works like serve, and listens nowhere.
+	modeBackfill mode = "backfill"
 )
 
 // config is the whole configuration of one process: what is fixed here, what is live in settings.
@@ -323,8 +325,12 @@ func loadConfig(m mode, flags map[string]*string, environ []string) (*config, er
 	_ = cfg.logLevel.UnmarshalText([]byte(level)) // the four are slog's own names
 	cfg.logJSON = r.choice(envLogFormat, format, "text", "json") == "json"
 
-	if m == modeServe {
+	switch m {
+	case modeServe:
 		cfg.missing = r.absent()
+	case modeBackfill:
+		r.needsSecret()
+		cfg.missing = r.lacks
 	}
 	if err := errors.Join(r.errs...); err != nil {
 		return cfg, usageError{err}
@@ -419,11 +425,15 @@ func (r *reader) needs(env, text string) {
 	}
 }
 
+func (r *reader) needsSecret() {
+	r.needs(envSecret, "no secret: set "+envSecret+" (or "+envSecret+fileSuffix+
+		") to what this prints, and keep it, since stored rows can't be read without it: openssl rand -base64 32")
+}
+
 // absent lists what serve can't do without, each with what to do. A secret that was given and is faulty is a fault
 // already.
 func (r *reader) absent() []error {
-	r.needs(envSecret, "no secret: set "+envSecret+" (or "+envSecret+fileSuffix+
-		") to what this prints, and keep it, since stored rows can't be read without it: openssl rand -base64 32")
+	r.needsSecret()
 	r.needs(envAPIKey, "no API key: set "+envAPIKey+" (or "+envAPIKey+fileSuffix+
 		") to what your clients send as a bearer token; make one with: openssl rand -hex 24")
 	return r.lacks

@@ -29,6 +29,18 @@ type deadFlags struct {
 
 // open runs f on the configured store.
 func (c deadFlags) open(ctx context.Context, p *program, f func(context.Context, *gateway.DeadReviews) error) error {
+	return c.configured(ctx, p, func(ctx context.Context, cfg *config) error {
+		d, err := gateway.OpenDead(ctx, cfg.gateway(), cfg.settings, cfg.logger(p.stderr))
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		return f(ctx, d)
+	})
+}
+
+// configured runs f with the configuration of a store that is there.
+func (c deadFlags) configured(ctx context.Context, p *program, f func(context.Context, *config) error) error {
 	given := serveFlags{commonFlags: c.commonFlags, AllowUnsafeServer: c.AllowUnsafeServer}.given()
 	cfg, err := loadConfig(modeMigrate, given, p.environ)
 	var wrong []error
@@ -44,14 +56,7 @@ func (c deadFlags) open(ctx context.Context, p *program, f func(context.Context,
 	if err := withMissing(err, wrong); err != nil {
 		return err
 	}
-	return p.untilStopped(ctx, nil, func(ctx context.Context) error {
-		d, err := gateway.OpenDead(ctx, cfg.gateway(), cfg.settings, cfg.logger(p.stderr))
-		if err != nil {
-			return err
-		}
-		defer d.Close()
-		return f(ctx, d)
-	})
+	return p.untilStopped(ctx, nil, func(ctx context.Context) error { return f(ctx, cfg) })
 }
 
 type deadListCommand struct {
