@@ -210,7 +210,7 @@ func TestBackfillSurvivesKills(t *testing.T) {
 			if len(stats.ByAddress) != people {
 				t.Errorf("%d addresses were billed, want %d", len(stats.ByAddress), people)
 			}
-			// What is on the wire, or answered and not yet written, is forgotten with the process: see docs/backfill.md.
+			// What is on the wire, or answered and not yet written, is forgotten with the process.
 			if twice := stats.Billed - people; twice > kills*2*workers {
 				t.Errorf("%d calls more than addresses, want %d at most", twice, kills*2*workers)
 			} else {
