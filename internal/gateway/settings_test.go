@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
@@ -110,10 +111,18 @@ func TestLiveSettings(t *testing.T) {
 	if err := b.sim.SetMode(simulator.Mode{Fault: simulator.Hang}); err != nil {
 		t.Fatal(err)
 	}
-	decision := func(email string) string {
-		return b.do(http.MethodPost, "/validate", `{"email":"`+email+`"}`).Decision
+	posts := 0
+	decision := func() (got string) {
+		t.Helper()
+		b.eventually("an answer", func() bool { // a slow machine may refuse one, with which nothing is decided
+			posts++
+			a := b.post(fmt.Sprintf("person%d@example.com", posts))
+			got = a.Decision
+			return a.code != http.StatusServiceUnavailable
+		})
+		return got
 	}
-	if got := decision("before@example.com"); got != "accept_pending" {
+	if got := decision(); got != "accept_pending" {
 		t.Errorf("decision %q before the change, want accept_pending", got)
 	}
 	update(strings.Replace(plain, "accept_pending", "hold", 1))
@@ -121,7 +130,7 @@ func TestLiveSettings(t *testing.T) {
 		value, _, _ := s.row("flows.signup.on_unverified")
 		return value == "hold" && s.Reloads.Applied == 1
 	})
-	if got := decision("after@example.com"); got != "hold" {
+	if got := decision(); got != "hold" {
 		t.Errorf("decision %q after the change, want hold", got)
 	}
 
