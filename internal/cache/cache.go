@@ -201,7 +201,7 @@ func (c *Cache) Written() <-chan struct{} { return c.behind.written() }
 
 // Put keeps a final verdict at every level and returns it with its expiries set. It does not wait for Redis or
 // the store: the verdict is durable within a second. That of a check that began before its address was erased is kept
-// nowhere; the same goes for Fill and Mark. One that is not final is returned as it is and kept nowhere:
+// nowhere; the same goes for all that is kept here. One that is not final is returned as it is and kept nowhere:
 // it would be served as an answer, and the store refuses the batch that holds it.
 func (c *Cache) Put(fp normalize.Fingerprint, v verdict.Verdict) verdict.Verdict {
 	if !v.Status.Final() {
@@ -233,8 +233,11 @@ func (c *Cache) FillStale(fp normalize.Fingerprint, v verdict.Verdict) {
 
 // Keep is Fill for a verdict that the durable store has under a former key: it is written under this one, too.
 func (c *Cache) Keep(fp normalize.Fingerprint, v verdict.Verdict) {
-	c.local.Set(fp, pack(verdict.Cached{Verdict: &v}))
-	c.behind.verdict(fp, v)
+	e := verdict.Cached{Verdict: &v}
+	c.keep(fp, e, func() {
+		c.local.Set(fp, pack(e))
+		c.behind.verdict(fp, v)
+	})
 }
 
 // Mark keeps a marker in the process and in Redis, but not in a fresh verdict's place: who waited too long records its row

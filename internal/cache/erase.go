@@ -19,7 +19,7 @@ import (
 const (
 	// rememberLocal is longer than a check may outlive its callers.
 	rememberLocal = 10 * time.Minute
-	// rememberShared is how long Redis keeps nothing for the address. It costs a look-up in the store a miss.
+	// rememberShared is how long Redis keeps nothing of checks from before the erasure.
 	rememberShared = 10 * time.Minute
 	// maxErasures bounds what is remembered in the process. Over it an arbitrary one is forgotten.
 	maxErasures = 100_000
@@ -43,7 +43,7 @@ func (c *Cache) Erase(ctx context.Context, fps []normalize.Fingerprint, upTo str
 	if c.redis == nil {
 		return pending, nil
 	}
-	if err := c.redis.Erase(ctx, fps); err != nil {
+	if err := c.redis.Erase(ctx, fps, upTo); err != nil {
 		return pending, fmt.Errorf("erase: %w", err)
 	}
 	return pending, nil
@@ -144,13 +144,13 @@ func (b *behind) settle(ctx context.Context) error {
 	}
 }
 
-// Erase puts a tombstone in the place of what is kept under these fingerprints, for ten minutes in which nothing else can
-// be put there. Under former keys' ids it deletes.
-func (r *Redis) Erase(ctx context.Context, fps []normalize.Fingerprint) error {
+// Erase puts a tombstone in the place of what is kept under these fingerprints, and notes beside it up to which check they
+// are erased. For ten minutes nothing of those checks can be put there. Under former keys' ids it deletes.
+func (r *Redis) Erase(ctx context.Context, fps []normalize.Fingerprint, upTo string) error {
 	err := r.conn.Call(ctx, writeTimeout, func(ctx context.Context, c redis.UniversalClient) error {
 		_, err := c.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			for _, fp := range fps {
-				pipe.Set(ctx, r.key(fp), tombstone, rememberShared)
+				pipe.Eval(ctx, eraseUpTo, erasureKeys(r.key(fp)), tombstone, upTo, rememberShared.Milliseconds())
 				for _, former := range r.former {
 					pipe.Del(ctx, former+fp.String())
 				}
@@ -165,10 +165,24 @@ func (r *Redis) Erase(ctx context.Context, fps []normalize.Fingerprint) error {
 	return err
 }
 
-// setUnlessErased is one SET that leaves a tombstone alone, and a verdict when it brings something weak: a marker, as one
-// replica may have recorded the review in the moment in which another's answer came, or an old verdict.
-const setUnlessErased = `local old = redis.call('GET', KEYS[1])
-if old == '` + tombstone + `' then return 0 end
+// erasureKeys are an entry's key and that of the id up to which it is erased. A cluster keeps both in one place.
+func erasureKeys(key string) []string { return []string{key, "erased:{" + key + "}"} }
+
+// eraseUpTo: KEYS entry, erasure; ARGV tombstone, id, life in ms. Of two erasures the later one counts. The tombstone is what
+// programs before this one look at.
+const eraseUpTo = `local old = redis.call('GET', KEYS[2])
+if not old or old < ARGV[2] then old = ARGV[2] end
+redis.call('SET', KEYS[2], old, 'PX', ARGV[3])
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
+return 1`
+
+// setUnlessErased is one SET: KEYS entry, erasure; ARGV value, life in ms, 1 if it is weak, the id of its check. It leaves
+// alone what was erased since that check began, a tombstone without an erasure, as an earlier program leaves it, and, when
+// it brings something weak, a verdict: a marker, as one replica may have recorded the review in the moment in which
+// another's answer came, or an old verdict.
+const setUnlessErased = `local old, upTo = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
+if upTo and ARGV[4] <= upTo then return 0 end
+if old == '` + tombstone + `' and not upTo then return 0 end
 if old and string.sub(old, 1, 5) == '1{"v"' and ARGV[3] == '1' then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1`

@@ -42,6 +42,7 @@ func TestEraseInTheProcess(t *testing.T) {
 			t.Error("Put returned a verdict without its expiries")
 		}
 		r.Fill(fp(1), late)
+		r.Keep(fp(1), late)
 		r.Mark(fp(2), verdict.Marker{ID: check(2)})
 		gone := func() {
 			t.Helper()
@@ -148,7 +149,7 @@ func TestEraseInRedis(t *testing.T) {
 	mustPut(t, r, sharedEntry{fp: fp(1), e: entry(1)}, sharedEntry{fp: fp(2), e: entry(1)})
 	mustPut(t, other, sharedEntry{fp: fp(1), e: entry(1)}, sharedEntry{fp: fp(2), e: entry(1)})
 	erasing := NewRedis(r.conn, "k1", prefix, "k2")
-	patient(t, r, func() error { return erasing.Erase(t.Context(), []normalize.Fingerprint{fp(1), fp(3)}) })
+	patient(t, r, func() error { return erasing.Erase(t.Context(), []normalize.Fingerprint{fp(1), fp(3)}, check(2)) })
 	// Another replica's batch comes late.
 	mustPut(t, r, sharedEntry{fp: fp(1), e: entry(2)}, sharedEntry{fp: fp(3), e: entry(2)}, sharedEntry{fp: fp(4), e: entry(2)})
 	for _, c := range []struct {
@@ -167,6 +168,61 @@ func TestEraseInRedis(t *testing.T) {
 	if life, err := bare.PTTL(t.Context(), r.key(fp(4))).Result(); err != nil || life <= 50*time.Minute || life > time.Hour {
 		t.Errorf("an entry lives for %v, %v, want an hour", life, err)
 	}
+}
+
+// What is found out after an erasure is shared at once, and what was found out before it does not come in its place; not
+// even when another replica, whose clock is behind, erases the address again.
+func TestSharedAfterAnErasure(t *testing.T) {
+	t.Parallel()
+	url, prefix := testenv.Redis(t)
+	r, bare := openRedis(t, url, prefix)
+	entry := func(n int) sharedEntry {
+		v := valid(check(n))
+		v.HardUntil = time.Now().Add(time.Hour)
+		return sharedEntry{fp: fp(1), e: verdict.Cached{Verdict: &v}}
+	}
+	marker := func(n int) sharedEntry {
+		return sharedEntry{fp: fp(1), e: verdict.Cached{Marker: &verdict.Marker{ID: check(n), Until: time.Now().Add(time.Hour)}}}
+	}
+	erase := func(upTo int) {
+		t.Helper()
+		patient(t, r, func() error { return r.Erase(t.Context(), []normalize.Fingerprint{fp(1)}, check(upTo)) })
+	}
+	holds := func(when, want string) {
+		t.Helper()
+		got := ""
+		if e, ok := mustGet(t, r, fp(1)); ok {
+			got = idOf(e)
+		}
+		if got != want {
+			t.Errorf("%s: Redis has %q, want %q", when, got, want)
+		}
+	}
+	mustPut(t, r, entry(1))
+	erase(3)
+	mustPut(t, r, entry(2), marker(3))
+	holds("checks from before the erasure", "")
+	mustPut(t, r, marker(4))
+	holds("a review from after it", check(4))
+	mustPut(t, r, entry(5))
+	holds("a verdict from after it", check(5))
+	mustPut(t, r, entry(2))
+	holds("a late verdict from before it", check(5))
+	erase(1)
+	mustPut(t, r, entry(3))
+	holds("an erasure of a clock that is behind", "")
+	mustPut(t, r, entry(6))
+	holds("a verdict from after both", check(6))
+
+	// An earlier program leaves a tombstone alone, which says nothing of when.
+	if err := bare.Del(t.Context(), erasureKeys(r.key(fp(1)))...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := bare.Set(t.Context(), r.key(fp(1)), tombstone, time.Minute).Err(); err != nil {
+		t.Fatal(err)
+	}
+	mustPut(t, r, entry(7))
+	holds("a tombstone alone", "")
 }
 
 // A Redis that can't be reached is an error: what it holds is not erased.

@@ -75,7 +75,8 @@ func decode(b []byte) (e verdict.Cached, ok bool) {
 // put writes a batch in one round trip, each with its own expiry.
 func (r *Redis) put(ctx context.Context, batch []sharedEntry) error {
 	type value struct {
-		key  string
+		keys []string
+		id   string
 		b    []byte
 		life time.Duration
 		weak int
@@ -95,7 +96,7 @@ func (r *Redis) put(ctx context.Context, batch []sharedEntry) error {
 		if s.weak || s.e.Marker != nil {
 			weak = 1
 		}
-		values = append(values, value{r.key(s.fp), append([]byte{valueVersion}, b...), d, weak})
+		values = append(values, value{erasureKeys(r.key(s.fp)), idOf(s.e), append([]byte{valueVersion}, b...), d, weak})
 	}
 	if len(values) == 0 {
 		return nil
@@ -103,7 +104,7 @@ func (r *Redis) put(ctx context.Context, batch []sharedEntry) error {
 	return r.conn.Call(ctx, max(writeTimeout, r.conn.LookUp()), func(ctx context.Context, c redis.UniversalClient) error {
 		_, err := c.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			for _, v := range values {
-				pipe.Eval(ctx, setUnlessErased, []string{v.key}, v.b, v.life.Milliseconds(), v.weak)
+				pipe.Eval(ctx, setUnlessErased, v.keys, v.b, v.life.Milliseconds(), v.weak, v.id)
 			}
 			return nil
 		})

@@ -98,12 +98,13 @@ func Erase(ctx context.Context, cfg Config, live *settings.Settings, addresses [
 		shared = cache.NewRedis(conn, keys.id, "", keys.formerIDs...)
 	}
 	for i, fps := range all {
+		upTo := newID()
 		if shared != nil {
-			if err := shared.Erase(ctx, fps); err != nil {
+			if err := shared.Erase(ctx, fps, upTo); err != nil {
 				return fmt.Errorf("address %d of %d: %w", i+1, len(all), err)
 			}
 		}
-		gone, err := store.Erase(ctx, fallback.Erasure{Fingerprints: fps, UpTo: newID()})
+		gone, err := store.Erase(ctx, fallback.Erasure{Fingerprints: fps, UpTo: upTo})
 		if err != nil {
 			return fmt.Errorf("address %d of %d: %w", i+1, len(all), err)
 		}
