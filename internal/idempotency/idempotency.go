@@ -79,6 +79,9 @@ type Keeper struct {
 	metrics *metrics
 	freeing chan struct{} // one value for each key that is being freed
 	tasks   sync.WaitGroup
+
+	mu    sync.Mutex
+	looks map[fallback.Hash]*look // of keys that are being looked up
 }
 
 // New returns a keeper. It does no I/O.
@@ -89,7 +92,7 @@ func New(s store, cfg Config) (*Keeper, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Keeper{store: s, cfg: cfg, metrics: newMetrics(cfg.Registerer), freeing: make(chan struct{}, maxFreeing)}, nil
+	return &Keeper{store: s, cfg: cfg, metrics: newMetrics(cfg.Registerer), freeing: make(chan struct{}, maxFreeing), looks: make(map[fallback.Hash]*look)}, nil
 }
 
 // Request is one request under a key.
@@ -159,9 +162,9 @@ func (k *Keeper) Begin(ctx context.Context, r Request, p Patience) (Begun, error
 func (k *Keeper) begin(ctx context.Context, r Request, p Patience) (Begun, error) {
 	key, asked := k.hash('k', r.Client, r.Key), k.hash('r', r.Asked...)
 	reserve := func() (fallback.Held, error) {
-		ctx, cancel := context.WithTimeout(ctx, reserveTimeout)
-		defer cancel()
-		return k.store.ReserveKey(ctx, fallback.Reservation{Key: key, Request: asked, Fingerprint: r.Fingerprint, Lease: leaseTime})
+		return k.look(ctx, key, time.Now().Add(reserveTimeout), func(ctx context.Context) (fallback.Held, error) {
+			return k.store.ReserveKey(ctx, fallback.Reservation{Key: key, Request: asked, Fingerprint: r.Fingerprint, Lease: leaseTime})
+		})
 	}
 	held, err := reserve()
 	for pause := pollFirst; err == nil; pause = min(2*pause, pollMost) {
@@ -186,18 +189,14 @@ func (k *Keeper) begin(ctx context.Context, r Request, p Patience) (Begun, error
 		if err := sleep(ctx, pause); err != nil {
 			return Begun{}, err
 		}
-		held, err = k.read(ctx, key, p.GiveUp)
+		held, err = k.look(ctx, key, p.GiveUp, func(ctx context.Context) (fallback.Held, error) {
+			return k.store.ReadKey(ctx, key)
+		})
 		if err != nil && !time.Now().Before(p.GiveUp) {
 			return Begun{State: InFlight}, nil
 		}
 	}
 	return Begun{}, err
-}
-
-func (k *Keeper) read(ctx context.Context, key fallback.Hash, until time.Time) (fallback.Held, error) {
-	ctx, cancel := context.WithDeadline(ctx, until)
-	defer cancel()
-	return k.store.ReadKey(ctx, key)
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
