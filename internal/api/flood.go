@@ -24,7 +24,7 @@ func (f *flood) take(now time.Time, limit int) (ok bool, leftOut int) {
 	second := now.Unix()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if second > f.second {
+	if second > f.second || second < f.second-1 { // a line may come a little late; a clock that was set back begins anew
 		leftOut = f.leftOut
 		f.second, f.written, f.leftOut = second, 0, 0
 	}

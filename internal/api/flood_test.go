@@ -40,6 +40,30 @@ func TestFloodOfLines(t *testing.T) {
 	})
 }
 
+// A clock that is set back silences nobody until it has caught up. A line of the second before is no new second.
+func TestFloodAndTheClock(t *testing.T) {
+	t.Parallel()
+	var f flood
+	now := time.Unix(1_800_000_000, 0)
+	for _, c := range []struct {
+		name string
+		at   time.Duration
+		want bool
+		left int
+	}{
+		{"first", 0, true, 0},
+		{"over the limit", 0, false, 0},
+		{"late, of the second before", -time.Millisecond, false, 0},
+		{"clock set back", -time.Hour, true, 2},
+		{"over the limit there", -time.Hour, false, 0},
+		{"clock set right", 0, true, 1},
+	} {
+		if ok, left := f.take(now.Add(c.at), 1); ok != c.want || left != c.left {
+			t.Errorf("%s: take = %v, %d, want %v, %d", c.name, ok, left, c.want, c.left)
+		}
+	}
+}
+
 func TestRoutine(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
