@@ -12,7 +12,7 @@ import (
 )
 
 // reserveKey takes a key that is free, or whose lease or answer is past its time, and else reads what stands under it.
-// It brings no row when that was written after this statement began: the next one sees it.
+// It brings no row when what stands under it was written after this statement began: the next one sees it.
 const reserveKey = `
 WITH mine AS (
     INSERT INTO idempotent_answers AS a (key, request, fingerprint, token, until)
@@ -25,7 +25,7 @@ WITH mine AS (
 )
 SELECT token, request, answer FROM mine
 UNION ALL
-SELECT token, request, answer FROM idempotent_answers WHERE key = $1 AND NOT EXISTS (SELECT FROM mine)`
+SELECT token, request, answer FROM idempotent_answers WHERE key = $1 AND until > now() AND NOT EXISTS (SELECT FROM mine)`
 
 // reserveTries bounds how often a reservation meets a row that was written, or removed, in that very moment.
 const reserveTries = 4
