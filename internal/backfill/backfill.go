@@ -124,8 +124,9 @@ type Engine struct {
 	judge   judge
 	metrics *metrics
 	wake    chan struct{}
-	jobs    []*job // Run's own, as is pace
+	jobs    []*job // Run's own, as are the next
 	pace    pace
+	blind   bool // the store could not be asked for backfills when last tried: that is logged once
 }
 
 // New returns an engine. It does no I/O.

@@ -86,8 +86,11 @@ func (e *Engine) claim(ctx context.Context) {
 	b, l, ok, err := e.store.ClaimBackfill(call, lease)
 	if err != nil && ctx.Err() == nil {
 		e.metrics.errors.Inc()
-		e.cfg.Log.WarnContext(ctx, "backfills can't be looked for; it is tried again", "error", err)
+		if !e.blind {
+			e.cfg.Log.WarnContext(ctx, "backfills can't be looked for; it is tried again", "error", err)
+		}
 	}
+	e.blind = err != nil
 	if ok {
 		e.jobs = append(e.jobs, &job{lease: l, now: b, renewed: time.Now()})
 	}
