@@ -139,10 +139,16 @@ func (c *Cache) localLife(p packed) time.Duration {
 
 // Local looks in the process only: no I/O, no wait.
 func (c *Cache) Local(fp normalize.Fingerprint) (verdict.Cached, bool) {
-	p, ok := c.local.GetIfPresent(fp)
-	ok = ok && c.answers(p, time.Now())
+	k, ok := c.Again(fp)
 	c.metrics.lookedLocal(ok)
-	if !ok {
+	return k, ok
+}
+
+// Again is Local for whoever has looked before, or asks for nobody: it is not counted, so that of the counted look-ups each is one
+// answer that was wanted.
+func (c *Cache) Again(fp normalize.Fingerprint) (verdict.Cached, bool) {
+	p, ok := c.local.GetIfPresent(fp)
+	if !ok || !c.answers(p, time.Now()) {
 		return verdict.Cached{}, false
 	}
 	return p.unpack(), true

@@ -26,7 +26,7 @@ func newMetrics(reg prometheus.Registerer, size func() float64) *metrics {
 	}
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts(opts("cache_requests_total",
-			"Look-ups of a level of the cache.")), []string{"tier", "result"}),
+			"Look-ups of a level of the cache. In memory, one for each answer that was wanted.")), []string{"tier", "result"}),
 		redisWrites: prometheus.NewCounterVec(prometheus.CounterOpts(opts("cache_redis_writes_total",
 			"Batches written to Redis.")), []string{"result"}),
 		entries: prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts("cache_entries",

@@ -55,6 +55,7 @@ const maxFlights = 10_000
 
 type cacher interface {
 	Local(fp normalize.Fingerprint) (verdict.Cached, bool)
+	Again(fp normalize.Fingerprint) (verdict.Cached, bool)
 	Shared(ctx context.Context, fp normalize.Fingerprint) (verdict.Cached, bool, error)
 	Held(fp normalize.Fingerprint) (verdict.Cached, bool)
 	Put(fp normalize.Fingerprint, v verdict.Verdict) verdict.Verdict
@@ -543,7 +544,7 @@ func (s *Service) look(ctx context.Context, c *check, by seeker) bool {
 		return true
 	}
 	// The process's level again: the flight before this one may have landed a moment ago.
-	if k, ok := s.cache.Local(c.fp); ok && take(k) {
+	if k, ok := s.cache.Again(c.fp); ok && take(k) {
 		return true
 	}
 	k, ok, silent := s.cache.Shared(ctx, c.fp)
