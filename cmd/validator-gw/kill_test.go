@@ -23,9 +23,9 @@ import (
 
 // served is the program, run for real so that it can be killed for real.
 type served struct {
-	t   *testing.T
-	cmd *exec.Cmd
-	url string
+	t            *testing.T
+	cmd          *exec.Cmd
+	url, metrics string
 }
 
 // serveProcess runs "validator-gw serve" and waits until it says where it listens.
@@ -58,8 +58,8 @@ func serveProcess(t *testing.T, env []string, args ...string) *served {
 	lines := bufio.NewScanner(stdout)
 	for lines.Scan() {
 		if _, rest, ok := strings.Cut(lines.Text(), "listening http://"); ok {
-			host, _, _ := strings.Cut(rest, " ")
-			p.url = "http://" + host
+			host, rest, _ := strings.Cut(rest, " ")
+			p.url, p.metrics = "http://"+host, strings.Trim(strings.TrimPrefix(strings.TrimSpace(rest), "(metrics "), ")")
 			go func() { _, _ = io.Copy(io.Discard, stdout) }()
 			return p
 		}

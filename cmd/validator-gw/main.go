@@ -32,6 +32,7 @@ const (
 func main() {
 	// net/http writes there what it finds on a connection after an answer, and an upstream's answers hold addresses.
 	log.SetOutput(io.Discard)
+	floorHeap(os.Environ())
 	os.Exit(run(context.Background(), os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr, notified()))
 }
 
